@@ -1,0 +1,1 @@
+"""Effects: files, network, clock, MLflow, Great Expectations; paths in, paths out."""

@@ -1,0 +1,1 @@
+"""The documentation-quality model."""

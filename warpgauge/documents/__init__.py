@@ -1,0 +1,1 @@
+"""Documents: readers, cleaning, redaction and the checks that yield evidence."""

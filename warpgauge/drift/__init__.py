@@ -1,0 +1,1 @@
+"""Drift: measurements, and the decision as a pure function of them."""

@@ -1,0 +1,1 @@
+"""The launch-latency model."""

@@ -1,0 +1,1 @@
+"""Launches: readers of files that hold launch records, and the simulator."""

@@ -1,0 +1,1 @@
+"""The promotion gate and the model card."""

@@ -1,0 +1,242 @@
+"""Every setting: unit, range, default and reason; one small class a concern.
+
+A `WARPGAUGE_` variable comes first, then a line of `warpgauge.toml` in the project's root, then the
+default. A name that is not here stops the program, because a mistyped setting that is silently ignored
+is worse than none.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from warpgauge.errors import SettingsError
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+SETTINGS_FILE = PROJECT_ROOT / "warpgauge.toml"
+PREFIX = "WARPGAUGE_"
+
+
+class _Section(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=SETTINGS_FILE)
+
+
+class StoreSettings(_Section):
+    """Where tables, models and caches lie."""
+
+    data_dir: str = Field(
+        "data",
+        min_length=1,
+        description="Tables: a folder (relative to the project's root) or an object-store address",
+    )
+    mlflow_uri: str | None = Field(
+        None, description="Tracking store; default is SQLite under mlruns/ in the project's root"
+    )
+    bench_data: Path | None = Field(None, description="Folder of public data sets for tests and benchmarks")
+    fetch_timeout_s: float = Field(
+        60.0, ge=1, le=3600, description="Longest wait for one answer of a network source"
+    )
+    fetch_size_limit_mb: float = Field(
+        2048.0,
+        ge=1,
+        le=1_000_000,
+        description="Largest file read, after decompression; larger is refused as hostile",
+    )
+
+
+class ValidationSettings(_Section):
+    """How much bad data stops the work."""
+
+    validation_quarantine_limit_ratio: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Share of bad rows above which the batch is refused instead of quarantined row by row",
+    )
+    validation_completeness_floor_ratio: float = Field(
+        0.95, ge=0, le=1, description="Least share of non-null values in each required column"
+    )
+
+
+class LatencySettings(_Section):
+    """Training of the launch-latency model."""
+
+    latency_target: str = Field("first_launch_api_us", description="Label column to predict")
+    latency_max_bin: int = Field(
+        255,
+        ge=2,
+        le=65_535,
+        description="Histogram bins; 64 as the founding essay has it costs 5 to 17 % RMSE on three of six real sets",
+    )
+    latency_trees: int = Field(
+        600, ge=1, le=10_000, description="Most boosting rounds; early stopping chooses"
+    )
+    latency_early_stopping_rounds: int = Field(
+        50, ge=1, le=1000, description="Rounds without a better held-out RMSE before training stops"
+    )
+    latency_leaves: int = Field(31, ge=2, le=4096, description="Leaves a tree")
+    latency_learning_rate: float = Field(0.05, gt=0, le=1, description="Shrinkage a round")
+    latency_coverage_ratio: float = Field(
+        0.90, ge=0.5, le=0.999, description="Share of launches that the interval should hold"
+    )
+    latency_seed: int = Field(0, ge=0, le=2**31 - 1, description="Seed of everything random in training")
+    latency_minimum_rows: int = Field(
+        50, ge=10, le=10_000_000, description="Fewer labelled rows than this train nothing"
+    )
+    latency_device: str = Field("cpu", pattern="^(cpu|gpu)$", description="LightGBM device: gpu is OpenCL")
+    threads: int = Field(0, ge=0, le=1024, description="Threads for numeric work; 0 is one for each core")
+
+
+class DocqualitySettings(_Section):
+    """Training of the documentation-quality model."""
+
+    docquality_encoder_tokens: int = Field(
+        128, ge=16, le=512, description="Tokens of a text that the encoder sees"
+    )
+    docquality_encoder_batch_size: int = Field(32, ge=1, le=4096, description="Texts in one encoder batch")
+    docquality_rounds: int = Field(
+        3, ge=0, le=20, description="Self-training rounds; 0 trains on the labels alone"
+    )
+    docquality_confidence_ratio: float = Field(
+        0.95, ge=0.5, le=1, description="Least calibrated confidence of a pseudo-label"
+    )
+    docquality_recall_drop_limit_ratio: float = Field(
+        0.02, ge=0, le=1, description="Largest fall of a class's held-out recall in one round"
+    )
+    docquality_minimum_labels: int = Field(
+        40, ge=10, le=1_000_000, description="Fewer labelled documents than this train nothing"
+    )
+    docquality_seed: int = Field(0, ge=0, le=2**31 - 1, description="Seed of everything random in training")
+
+
+class GateSettings(_Section):
+    """What a challenger must show to become champion."""
+
+    gate_minimum_rows: int = Field(30, ge=2, le=1_000_000, description="Fewest held-out rows for a verdict")
+    gate_confidence_ratio: float = Field(
+        0.95, ge=0.5, le=0.999, description="Confidence of the paired bootstrap"
+    )
+    gate_tolerance_ratio: float = Field(
+        0.02, ge=0, le=1, description="A challenger may be worse by this share and still count as equal"
+    )
+    gate_slice_tolerance_ratio: float = Field(0.10, ge=0, le=10, description="The same in each slice")
+    gate_model_size_limit_mb: float = Field(1.2, gt=0, le=10_000, description="Largest latency model file")
+
+
+class MonitorSettings(_Section):
+    """When the monitor acts."""
+
+    monitor_window_hours: float = Field(24.0, gt=0, le=8760, description="Length of the window measured")
+    monitor_utilization_limit_percent: float = Field(
+        92.0, ge=0, le=100, description="95th percentile of GPU utilization above this trips"
+    )
+    monitor_minimum_samples: int = Field(
+        50, ge=20, le=1_000_000, description="Fewest GPU samples for a 95th percentile"
+    )
+    monitor_minimum_coverage_ratio: float = Field(
+        0.8, ge=0, le=1, description="Least share of valid readings in the window"
+    )
+    monitor_variance_change_limit_ratio: float = Field(
+        0.40, gt=0, le=100, description="Growth of variance along the reference's axis 3 that trips"
+    )
+    monitor_minimum_documents: int = Field(
+        50,
+        ge=20,
+        le=1_000_000,
+        description="Fewest documents for an embedding statistic (at 10, 17 % of unchanged windows trip)",
+    )
+    monitor_minimum_launches: int = Field(
+        100, ge=20, le=10_000_000, description="Fewest launches for a residual statistic"
+    )
+    monitor_false_alarm_ratio: float = Field(
+        0.001,
+        gt=0,
+        le=0.5,
+        description="Chance that one unchanged window trips a calibrated test: 1,000 windows between false alarms",
+    )
+    monitor_for_minutes: float = Field(
+        0.0, ge=0, le=100_000, description="How long a signal must stay tripped before it fires"
+    )
+    monitor_rearm_minutes: float = Field(
+        30.0, ge=0, le=100_000, description="How long a signal must stay quiet before an episode ends"
+    )
+    monitor_cooldown_minutes: float = Field(
+        60.0, ge=0, le=1_000_000, description="Least time between two retrainings of one model"
+    )
+    monitor_daily_budget: int = Field(
+        4, ge=0, le=1000, description="Most retrainings of one model in 24 hours"
+    )
+    monitor_failure_limit: int = Field(
+        3, ge=1, le=100, description="Failed retrainings in one episode before a human is asked"
+    )
+    monitor_lease_minutes: float = Field(
+        30.0, gt=0, le=100_000, description="A retraining without a sign of life for this long is dead"
+    )
+    alert_webhook_url: SecretStr | None = Field(None, description="Alerts are posted here as JSON if set")
+
+
+class Settings(
+    StoreSettings, ValidationSettings, LatencySettings, DocqualitySettings, GateSettings, MonitorSettings
+):
+    """All settings together."""
+
+    def resolved_data_dir(self) -> str:
+        """The tables' address: absolute for a folder, unchanged for an object-store address."""
+        if "://" in self.data_dir:
+            return self.data_dir
+        return str((PROJECT_ROOT / Path(self.data_dir).expanduser()).resolve())
+
+    def resolved_mlflow_uri(self) -> str:
+        """The tracking store's address, the same from any working directory."""
+        return self.mlflow_uri or f"sqlite:///{PROJECT_ROOT / 'mlruns' / 'mlflow.db'}"
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings from the environment, `warpgauge.toml` and the defaults, in that order.
+
+    Args:
+        overrides: Values that come before all of them, by field name; None means not given.
+
+    Raises:
+        SettingsError: If a name is unknown or a value outside its range.
+    """
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    unknown = sorted(
+        name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known
+    )
+    if unknown:
+        raise SettingsError(
+            f"unknown setting {', '.join(unknown)} in the environment; known ones: {', '.join(sorted(known))}"
+        )
+    try:
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        details = "; ".join(
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']} (found {item.get('input')!r})"
+            for item in error.errors()
+        )
+        raise SettingsError(
+            f"wrong setting: {details}; set it by {PREFIX}<NAME> or in {SETTINGS_FILE.name}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{SETTINGS_FILE}: cannot be read as TOML: {error}") from error

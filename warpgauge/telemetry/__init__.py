@@ -1,0 +1,1 @@
+"""Telemetry: GPU readings from NVML and from CSV logs."""
