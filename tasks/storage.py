@@ -1,0 +1,220 @@
+"""Where every table, model and cache lies; the only place where paths are built.
+
+Tables are Delta Lake. An append reads the table's version, keeps the rows whose key is not there yet and
+commits only on top of that very version; when another writer came first the commit is refused and the
+append starts again from the newer version. So collecting the same source twice, two collectors at once
+or a `kill -9` at any point leave each row exactly once, and an append that brings nothing new makes no
+new version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from warpgauge.errors import ServiceUnavailableError
+from warpgauge.settings import PROJECT_ROOT, load_settings
+from warpgauge.tables import TABLES, Table
+
+# Each lost race means that another writer's commit went in, so the loop ends; the bound only keeps a
+# broken store from being tried for ever.
+MAX_COMMIT_ATTEMPTS = 100
+
+
+@dataclass(frozen=True)
+class Appended:
+    """What one append did: rows offered, rows added, and the table's version after it."""
+
+    table: str
+    offered: int
+    added: int
+    version: int
+
+
+class Store:
+    """The tables at one address.
+
+    Args:
+        address: A folder or an object-store address; default is the setting `data_dir`.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = (address or load_settings().resolved_data_dir()).rstrip("/")
+
+    def table_uri(self, name: str) -> str:
+        """Address of one table."""
+        return f"{self.address}/{TABLES[name].name}"
+
+    def version(self, name: str) -> int | None:
+        """The table's version number, None where there is no table yet: the data version a run records."""
+        table = self._open(name)
+        return None if table is None else table.version()
+
+    def read(self, name: str, version: int | None = None) -> pl.LazyFrame:
+        """All rows of a table as a lazy query; no rows where there is no table yet.
+
+        Args:
+            name: A name in `warpgauge.tables.TABLES`.
+            version: The table as of that version; default is the newest.
+        """
+        spec = TABLES[name]
+        opened = self._open(name, version)
+        if opened is None:
+            return spec.empty().lazy()
+        frame = pl.scan_delta(opened)
+        stored = frame.collect_schema()
+        # A table written before a column was introduced reads as null there.
+        return frame.select(
+            pl.col(column.name).cast(column.dtype)
+            if column.name in stored
+            else pl.lit(None, dtype=column.dtype).alias(column.name)
+            for column in spec.columns
+        )
+
+    def read_valid(self, name: str, version: int | None = None) -> pl.LazyFrame:
+        """The rows of a table that are not in quarantine."""
+        from tasks.validation import row_hashes
+
+        refused = self.read("quarantine").filter(pl.col("table_name") == name).select("row_sha256").collect()
+        frame = self.read(name, version)
+        if refused.is_empty():
+            return frame
+        rows = frame.collect()
+        keep = ~row_hashes(rows, TABLES[name]).is_in(refused["row_sha256"].implode())
+        return rows.filter(keep).lazy()
+
+    def append(self, name: str, frame: pl.DataFrame) -> Appended:
+        """Add the rows whose key the table does not hold yet.
+
+        Returns:
+            How many were offered and added, and the version after it (unchanged when nothing was new).
+
+        Raises:
+            SchemaError: If the frame does not fit the table.
+            ServiceUnavailableError: If the store cannot be read or written (disk full, no permission).
+        """
+        from deltalake import CommitProperties, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
+        spec = TABLES[name]
+        rows = spec.conform(frame).unique(subset=spec.key, keep="first", maintain_order=True)
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            table = self._open(name) or self._create(spec)
+            version = int(table.version())
+            known = pl.scan_delta(table).select(spec.key)
+            new = rows.lazy().join(known, on=list(spec.key), how="anti", nulls_equal=True).collect()
+            if new.is_empty():
+                return Appended(name, frame.height, 0, version)
+            try:
+                write_deltalake(
+                    table,
+                    new.to_arrow(),
+                    mode="append",
+                    schema_mode="merge",
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except CommitFailedError:
+                continue
+            except (OSError, _delta_error()) as error:
+                raise self._unavailable(name, error) from error
+            return Appended(name, frame.height, new.height, version + 1)
+        raise ServiceUnavailableError(
+            f"table {name}: {MAX_COMMIT_ATTEMPTS} commits in a row lost against other writers; "
+            "stop the other collectors and run this one again"
+        )
+
+    def replace(self, name: str, frame: pl.DataFrame, expected_version: int | None) -> bool:
+        """Write the whole of a small table, if nobody wrote since `expected_version`.
+
+        Returns:
+            False if another writer came first: read again and decide again.
+        """
+        from deltalake import CommitProperties, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
+        spec = TABLES[name]
+        table = self._open(name)
+        if table is None:
+            table = self._create(spec)
+        elif table.version() != expected_version:
+            return False
+        try:
+            write_deltalake(
+                table,
+                spec.conform(frame).to_arrow(),
+                mode="overwrite",
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError:
+            return False
+        except (OSError, _delta_error()) as error:
+            raise self._unavailable(name, error) from error
+        return True
+
+    def _open(self, name: str, version: int | None = None):  # type: ignore[no-untyped-def]
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            return DeltaTable(self.table_uri(name), version=version)
+        except TableNotFoundError:
+            return None
+        except (OSError, _delta_error()) as error:
+            raise self._unavailable(name, error) from error
+
+    def _create(self, spec: Table):  # type: ignore[no-untyped-def]
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        uri = self.table_uri(spec.name)
+        try:
+            if "://" not in uri:
+                Path(uri).mkdir(parents=True, exist_ok=True)
+            return DeltaTable.create(
+                uri,
+                schema=spec.empty().to_arrow().schema,
+                mode="ignore",
+                name=spec.name,
+                description=spec.row,
+            )
+        except (OSError, DeltaError) as error:
+            # Two writers may create the table at once; the loser finds it made.
+            if (opened := self._open(spec.name)) is not None:
+                return opened
+            raise self._unavailable(spec.name, error) from error
+
+    def _unavailable(self, name: str, error: BaseException) -> ServiceUnavailableError:
+        return ServiceUnavailableError(
+            f"table {name} at {self.table_uri(name)} cannot be read or written: {error}; "
+            "free space or mend the permission and run again: what was committed is whole"
+        )
+
+
+def _delta_error() -> type[Exception]:
+    from deltalake.exceptions import DeltaError
+
+    return DeltaError  # type: ignore[no-any-return]
+
+
+def mlruns_dir() -> Path:
+    """Root of MLflow artifacts: beside the SQLite tracking store, or in the project for a server."""
+    uri = load_settings().resolved_mlflow_uri()
+    if uri.startswith("sqlite:///"):
+        return Path(uri.removeprefix("sqlite:///")).parent
+    return PROJECT_ROOT / "mlruns"
+
+
+def cache_dir(kind: str) -> Path:
+    """Folder of things that can be made again (downloaded wheels, embeddings); made if absent."""
+    address = load_settings().resolved_data_dir()
+    root = PROJECT_ROOT / "data" if "://" in address else Path(address)
+    folder = root / "cache" / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def expectations_dir() -> Path:
+    """Root of the Great Expectations project."""
+    return PROJECT_ROOT / "expectations"

@@ -1,0 +1,38 @@
+"""Fixtures that every test may use."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+
+
+def _folder(name: str) -> Path:
+    """Folder of public material beside the checkout; a test that needs it skips, with the reason printed."""
+    folder = PROJECT_ROOT.parent / "shared" / name
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is absent: this test reads public material that is not part of the project")
+    return folder
+
+
+@pytest.fixture
+def bench_data() -> Path:
+    """Public data sets (WARPGAUGE_BENCH_DATA, or shared/data beside the checkout)."""
+    if named := os.environ.get("WARPGAUGE_BENCH_DATA"):
+        return Path(named)
+    return _folder("data")
+
+
+@pytest.fixture
+def cases() -> Path:
+    """Failure stories with small inputs, beside the checkout."""
+    return _folder("cases")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of its own: tables under `data`, MLflow under `mlruns`, nothing in the checkout is touched."""
+    monkeypatch.setenv("WARPGAUGE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db'}")
+    return tmp_path

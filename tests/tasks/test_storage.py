@@ -1,0 +1,154 @@
+"""Appends are atomic and idempotent, whatever happens beside or during them."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tasks.storage import Store
+from warpgauge.errors import SchemaError, ServiceUnavailableError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def samples(first: int, count: int, gpu: str = "GPU-a") -> pl.DataFrame:
+    """GPU samples one second apart, from second `first`."""
+    return pl.DataFrame(
+        {
+            "gpu_uuid": [gpu] * count,
+            "sampled_at": [NOW + timedelta(seconds=first + second) for second in range(count)],
+            "source_kind": ["nvml"] * count,
+            "source_name": ["test"] * count,
+            "collected_at": [NOW] * count,
+            "utilization_percent": [50.0] * count,
+        }
+    )
+
+
+def test_absent_table_reads_as_no_rows(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    assert store.version("gpu_samples") is None
+    assert store.read("gpu_samples").collect().height == 0
+
+
+def test_second_append_of_the_same_rows_adds_nothing_and_makes_no_version(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    first = store.append("gpu_samples", samples(0, 10))
+    again = store.append("gpu_samples", samples(0, 10))
+    assert (first.added, again.added) == (10, 0)
+    assert again.version == first.version == store.version("gpu_samples")
+
+
+def test_overlapping_append_adds_only_what_is_new(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.append("gpu_samples", samples(0, 10))
+    assert store.append("gpu_samples", samples(5, 10)).added == 5
+    rows = store.read("gpu_samples").collect()
+    assert rows.height == 15
+    assert rows["sampled_at"].n_unique() == 15
+
+
+def test_repeated_key_inside_one_batch_is_one_row(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    assert store.append("gpu_samples", pl.concat([samples(0, 3), samples(0, 3)])).added == 3
+
+
+def test_unknown_column_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="utilisation"):
+        Store(str(tmp_path)).append("gpu_samples", samples(0, 1).with_columns(utilisation=pl.lit(1.0)))
+
+
+def test_text_in_a_number_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="gpu_samples"):
+        Store(str(tmp_path)).append("gpu_samples", samples(0, 1).with_columns(power_w=pl.lit("hot")))
+
+
+def test_older_version_can_be_read_again(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    first = store.append("gpu_samples", samples(0, 3))
+    store.append("gpu_samples", samples(10, 3))
+    assert store.read("gpu_samples", first.version).collect().height == 3
+
+
+def test_table_written_before_a_column_existed_reads_as_null_there(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path / "gpu_samples"), samples(0, 2).drop("utilization_percent").to_arrow())
+    store = Store(str(tmp_path))
+    assert store.read("gpu_samples").collect()["utilization_percent"].null_count() == 2
+    assert store.append("gpu_samples", samples(0, 3)).added == 1
+    assert store.read("gpu_samples").collect()["utilization_percent"].null_count() == 2
+
+
+def _append_in_steps(address: str, first: int) -> None:
+    store = Store(address)
+    for step in range(5):
+        # Each writer's steps overlap the other's by half, so both race for the same keys.
+        store.append("gpu_samples", samples(first + 10 * step, 20))
+
+
+def test_two_writers_at_once_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append_in_steps, args=(str(tmp_path), first)) for first in (0, 5)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(timeout=120)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    rows = Store(str(tmp_path)).read("gpu_samples").collect()
+    assert rows.height == rows["sampled_at"].n_unique() == 65
+
+
+def test_kill_in_the_middle_of_appends_leaves_whole_commits(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[2]);"
+        "from tests.tasks.test_storage import samples; from tasks.storage import Store\n"
+        "store = Store(sys.argv[1])\n"
+        "for step in range(10_000):\n"
+        "    store.append('gpu_samples', samples(100 * step, 100)); print(step, flush=True)\n"
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path), root], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            if int(line) == 3:
+                time.sleep(0.003)  # land inside the next append, not between two
+                os.kill(writer.pid, signal.SIGKILL)
+                break
+    store = Store(str(tmp_path))
+    interrupted = store.read("gpu_samples").collect().height
+    assert interrupted >= 400
+    assert interrupted % 100 == 0
+    for step in range(8):
+        store.append("gpu_samples", samples(100 * step, 100))
+    rows = store.read("gpu_samples").collect()
+    assert rows["sampled_at"].n_unique() == rows.height
+    assert rows.filter(pl.col("sampled_at") < NOW + timedelta(seconds=800)).height == 800
+
+
+def test_replace_loses_against_a_writer_who_came_first(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    lease = pl.DataFrame({"job": ["a"], "holder": ["me"], "acquired_at": [NOW], "heartbeat_at": [NOW]})
+    assert store.replace("leases", lease, None)
+    version = store.version("leases")
+    assert store.replace("leases", lease.with_columns(holder=pl.lit("you")), version)
+    assert not store.replace("leases", lease, version)
+    assert store.read("leases").collect()["holder"].to_list() == ["you"]
+
+
+def test_damaged_log_is_a_service_error_with_the_address(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.append("gpu_samples", samples(0, 1))
+    log = tmp_path / "gpu_samples" / "_delta_log" / "00000000000000000001.json"
+    log.write_text("{not json")
+    with pytest.raises(ServiceUnavailableError, match="gpu_samples"):
+        store.append("gpu_samples", samples(5, 1))
