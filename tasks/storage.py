@@ -75,14 +75,12 @@ class Store:
 
     def read_valid(self, name: str, version: int | None = None) -> pl.LazyFrame:
         """The rows of a table that are not in quarantine."""
-        from tasks.validation import row_hashes
-
         refused = self.read("quarantine").filter(pl.col("table_name") == name).select("row_sha256").collect()
         frame = self.read(name, version)
         if refused.is_empty():
             return frame
         rows = frame.collect()
-        keep = ~row_hashes(rows, TABLES[name]).is_in(refused["row_sha256"].implode())
+        keep = ~TABLES[name].key_hashes(rows).is_in(refused["row_sha256"].implode())
         return rows.filter(keep).lazy()
 
     def append(self, name: str, frame: pl.DataFrame) -> Appended:
@@ -195,7 +193,7 @@ class Store:
 def _delta_error() -> type[Exception]:
     from deltalake.exceptions import DeltaError
 
-    return DeltaError  # type: ignore[no-any-return]
+    return DeltaError
 
 
 def mlruns_dir() -> Path:

@@ -64,6 +64,20 @@ class StoreSettings(_Section):
     )
 
 
+class DocumentSettings(_Section):
+    """What is secret in collected texts, besides tokens, keys, passwords and e-mail addresses."""
+
+    redaction_customer_pattern: str | None = Field(
+        None, min_length=1, description="Regular expression of customer identifiers; they become keyed hashes"
+    )
+    redaction_code_names: str = Field(
+        "", description="Code names of products, separated by commas; they become a placeholder"
+    )
+    redaction_key: SecretStr | None = Field(
+        None, min_length=16, description="Key of the hashes; needed where a customer pattern is set"
+    )
+
+
 class ValidationSettings(_Section):
     """How much bad data stops the work."""
 
@@ -196,7 +210,13 @@ class MonitorSettings(_Section):
 
 
 class Settings(
-    StoreSettings, ValidationSettings, LatencySettings, DocqualitySettings, GateSettings, MonitorSettings
+    StoreSettings,
+    DocumentSettings,
+    ValidationSettings,
+    LatencySettings,
+    DocqualitySettings,
+    GateSettings,
+    MonitorSettings,
 ):
     """All settings together."""
 

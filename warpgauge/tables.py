@@ -6,6 +6,7 @@ compares them. Missing is null, never 0 and never a sentinel.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -52,7 +53,7 @@ class Column:
         unit: Unit of the value, None for names and flags.
         required: A null here sends the row to quarantine.
         minimum, maximum: Inclusive allowed range of numbers.
-        allowed: The only strings allowed, None for any.
+        allowed: The only strings allowed (each one, in a list of strings), None for any.
     """
 
     name: str
@@ -107,6 +108,13 @@ class Table:
     def empty(self) -> pl.DataFrame:
         """A frame of this table with no rows."""
         return pl.DataFrame(schema=self.schema)
+
+    def key_hashes(self, frame: pl.DataFrame) -> pl.Series:
+        """SHA-256 of each row's key, hexadecimal: how quarantine names a row."""
+        keys = frame.select(pl.struct(self.key).struct.json_encode().alias("key"))["key"]
+        return pl.Series(
+            "row_sha256", [hashlib.sha256(key.encode()).hexdigest() for key in keys], dtype=pl.String()
+        )
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The same rows with exactly this table's columns, order and types; absent columns become null.
@@ -415,7 +423,7 @@ LABELS = Table(
             allowed=("human", "history", "check"),
         ),
         Column("is_defect", pl.Boolean(), "the documentation is at fault", required=True),
-        Column("kinds", pl.List(pl.String()), "kinds of the defect"),
+        Column("kinds", pl.List(pl.String()), "kinds of the defect", allowed=KINDS),
         Column(
             "nature", pl.String(), "concept = wrong in itself, version = wrong for a version", allowed=NATURES
         ),
@@ -454,7 +462,7 @@ LEASES = Table(
     key=("job",),
     columns=(
         Column("job", pl.String(), "name of the job", required=True),
-        Column("holder", pl.String(), "host, process and random part; empty when released", required=True),
+        Column("holder", pl.String(), "host, process and random part; empty when released"),
         Column("acquired_at", TIME, "when it was taken", required=True),
         Column("heartbeat_at", TIME, "last sign of life", required=True),
     ),
@@ -519,3 +527,65 @@ TABLES: Mapping[str, Table] = {
         DECISIONS,
     )
 }
+
+
+def render_data_dictionary() -> str:
+    """The data dictionary as Markdown: every table, its key, and for each column its type, unit and range."""
+    lines = [
+        "# Data dictionary",
+        "",
+        "Made from `warpgauge/tables.py`; a test compares the two. Write it again, together with the suites of "
+        "`expectations/`, by:",
+        "",
+        "```",
+        "python -c 'from tasks.validation import write_contract_files; write_contract_files()'",
+        "```",
+        "",
+        "Missing is null, never 0 and never a sentinel. A null in a required or key column sends the row to "
+        "`quarantine`.",
+        "Times are UTC with microseconds. Ranges are inclusive; numbers are finite.",
+    ]
+    for table in TABLES.values():
+        lines += ["", f"## {table.name}", "", f"One row: {table.row}. Key: {_code_list(table.key)}.", ""]
+        lines += [f"Each row has a value in at least one of {_code_list(group)}.\n" for group in table.any_of]
+        lines += ["| column | type | unit | required | allowed | meaning |", "|---|---|---|---|---|---|"]
+        lines += [
+            "| "
+            + " | ".join(
+                (
+                    f"`{column.name}`",
+                    _type_name(column.dtype),
+                    column.unit or "",
+                    "yes" if column.required or column.name in table.key else "",
+                    _allowed_text(column),
+                    column.description.replace("|", "\\|"),
+                )
+            )
+            + " |"
+            for column in table.columns
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _code_list(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _type_name(dtype: pl.DataType) -> str:
+    if isinstance(dtype, pl.Datetime):
+        return "time"
+    if isinstance(dtype, pl.List):
+        return "list of text"
+    names = {"String": "text", "Float64": "number", "Int64": "whole number", "Boolean": "flag"}
+    return names[str(dtype)]
+
+
+def _allowed_text(column: Column) -> str:
+    if column.allowed is not None:
+        return _code_list(column.allowed)
+    low, high = column.minimum, column.maximum
+    if low is not None and high is not None:
+        return f"{low:,.15g} to {high:,.15g}"
+    if low is not None:
+        return f"at least {low:,.15g}"
+    return "" if high is None else f"at most {high:,.15g}"

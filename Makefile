@@ -1,0 +1,52 @@
+# Everything the project needs is set up once in .venv by the first target that needs it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements.lock | cksum | cut -d' ' -f1)
+
+# Sources of the main job; empty means the defaults. MAP names a report file's fields.
+LAUNCHES ?=
+DOCUMENTS ?=
+MAP ?=
+RUN_OPTIONS := $(if $(LAUNCHES),--launches $(LAUNCHES)) $(if $(DOCUMENTS),--documents $(DOCUMENTS)) $(if $(MAP),--map $(MAP))
+
+.PHONY: help setup run test test-slow lint suites ui clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## create .venv and install what the lock names, once
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python 3.11 to 3.13 is needed, $(PYTHON) is {v[0]}.{v[1]}; name another one: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv --help >/dev/null || { echo "$(PYTHON) lacks venv; install it (Debian: apt-get install python3-venv)"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[dev]'
+	@$(BIN)/python -c 'import lightgbm' || { echo "LightGBM needs the OpenMP runtime (Debian: apt-get install libgomp1)"; exit 2; }
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+run: setup ## the main job once: collect, validate, train, register, gate, monitor
+	$(BIN)/warpgauge run $(RUN_OPTIONS)
+
+test: setup lint ## lint, types, import rules and all tests but the slow ones
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-slow: setup ## the tests that take longer or download more
+	$(BIN)/python -m pytest -m slow
+
+lint: setup ## ruff, mypy and the import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+suites: setup ## write expectations/suites/ and docs/data_dictionary.md anew from warpgauge/tables.py
+	$(BIN)/python -m tasks.validation
+
+ui: setup ## open the MLflow UI on this project's store
+	$(BIN)/mlflow ui --backend-store-uri "$${WARPGAUGE_MLFLOW_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --workers 1
+
+clean: ## remove the environment and caches; tables and models stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,354 @@
+"""The command line: `warpgauge COMMAND`, the same as `python -m flows COMMAND`.
+
+Everything heavy is imported by the command that needs it, so that help answers at once. A command's
+result is one dictionary: `--json` prints it as one document, otherwise it is shown as short tables.
+Exit codes: 0 done, 1 a bug, 2 wrong settings or nothing to work on, 3 something was refused or a service
+was away.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from warpgauge.errors import WarpgaugeError
+
+Result = dict[str, Any]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: Words of the command line; default is the process's own.
+
+    Returns:
+        The exit code.
+    """
+    options = build_parser().parse_args(arguments)
+    _quiet_libraries()
+    try:
+        # Standard output belongs to the result: what libraries print there goes to standard error.
+        with contextlib.redirect_stdout(sys.stderr):
+            result = options.run(options)
+    except WarpgaugeError as error:
+        if options.json:
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        print(f"warpgauge: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(
+            "warpgauge: stopped; what was committed is whole, run the command again to go on", file=sys.stderr
+        )
+        return 130
+    from tasks.presentation import exit_code, render
+
+    text = json.dumps(result, default=str) if options.json else render(options.command, result)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The reader (head, a pager) has seen enough; the work itself is done.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_code(result)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of every command."""
+    parser = argparse.ArgumentParser(
+        prog="warpgauge",
+        description="Keep launch-latency and documentation-quality models true while GPUs and documents change.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_pipeline(commands)
+    _add_models(commands)
+    _command(commands, "deploy", "Create the Prefect deployments, schedules and automations", _deploy)
+    _command(commands, "doctor", "Show what this machine has, and what each lack changes", _doctor)
+    return parser
+
+
+def _add_pipeline(commands: Any) -> None:
+    run = _command(
+        commands, "run", "Collect, validate, train both models, register, gate and monitor once", _run
+    )
+    _source_options(run)
+    run.add_argument(
+        "--telemetry", nargs="+", metavar="SOURCE", help="nvml, or CSV files of nvidia-smi or DCGM"
+    )
+    run.add_argument(
+        "--allow-simulated", action="store_true", help="let a model of simulated launches become champion"
+    )
+
+    collect = commands.add_parser("collect", help="Collect one kind of source into its table")
+    kinds = collect.add_subparsers(dest="kind", required=True, metavar="KIND")
+    launches = _command(
+        kinds, "launches", "Collect launch records of files, globs or http addresses", _collect_launches
+    )
+    launches.add_argument(
+        "sources",
+        nargs="+",
+        metavar="PATH|URL",
+        help="cudaGraphsPerfScaling CSV, Kineto trace, or simulator:SEED",
+    )
+    launches.add_argument(
+        "--gpu", metavar="NAME", help="GPU that the launches ran on, where the file does not say"
+    )
+    launches.add_argument(
+        "--keep-whole", action="store_true", help="keep the intact records of a damaged file"
+    )
+    documents = _command(kinds, "documents", "Collect documents and their labels", _collect_documents)
+    documents.add_argument(
+        "sources", nargs="+", metavar="SOURCE", help="cuda-headers:VERSION,... jsonl:PATH markdown:PATH"
+    )
+    documents.add_argument(
+        "--map", metavar="FIELD=NAME,...", help="names of a report file's fields, body=text,source=repo"
+    )
+    documents.add_argument(
+        "--keep-whole", action="store_true", help="keep the intact records of a damaged file"
+    )
+    telemetry = _command(kinds, "telemetry", "Collect GPU samples", _collect_telemetry)
+    telemetry.add_argument(
+        "sources",
+        nargs="*",
+        default=["nvml"],
+        metavar="SOURCE",
+        help="nvml (default), or CSV files of nvidia-smi or DCGM",
+    )
+
+    validate = _command(commands, "validate", "Check a table, or a file against a table's rules", _validate)
+    validate.add_argument(
+        "what", metavar="TABLE|PATH", help="a table's name, or a CSV, Parquet or JSON lines file"
+    )
+    validate.add_argument(
+        "--table", metavar="TABLE", help="whose rules a file is checked against; guessed by its columns"
+    )
+
+    train = commands.add_parser("train", help="Train, register and judge one model")
+    models = train.add_subparsers(dest="kind", required=True, metavar="MODEL")
+    latency = _command(
+        models, "latency", "Train the launch-latency model on the launches table", _train_latency
+    )
+    latency.add_argument(
+        "--force", action="store_true", help="train although these data were trained on already"
+    )
+    latency.add_argument(
+        "--allow-simulated", action="store_true", help="let a model of simulated launches become champion"
+    )
+    docquality = _command(models, "docquality", "Train the documentation-quality model", _train_docquality)
+    docquality.add_argument(
+        "--force", action="store_true", help="train although these data were trained on already"
+    )
+
+    monitor = _command(commands, "monitor", "Measure drift, decide, and retrain where it is due", _monitor)
+    monitor.add_argument(
+        "--once", action="store_true", help="one round; without it a round every --every-minutes"
+    )
+    monitor.add_argument(
+        "--every-minutes", type=float, default=5.0, metavar="N", help="time between rounds (default 5)"
+    )
+
+
+def _add_models(commands: Any) -> None:
+    predict = commands.add_parser("predict", help="Predict with the champion")
+    targets = predict.add_subparsers(dest="kind", required=True, metavar="MODEL")
+    launch = _command(targets, "latency", "Predict the launch latency of graphs", _predict_latency)
+    given = launch.add_mutually_exclusive_group(required=True)
+    given.add_argument(
+        "--graph",
+        metavar="FILE",
+        help="a graph as JSON, or the DOT text of cudaGraphDebugDotPrint; - is standard input",
+    )
+    given.add_argument(
+        "--rows", metavar="FILE", help="CSV, Parquet or JSON lines with columns of the launches table"
+    )
+    launch.add_argument(
+        "--gpu", metavar="NAME", help="GPU that will launch the graph, as nvidia-smi names it"
+    )
+    launch.add_argument(
+        "--cuda", metavar="VERSION", help="CUDA version that will launch the graph, for example 12.9"
+    )
+
+    score = commands.add_parser("score", help="Score documents with the champion")
+    scored = score.add_subparsers(dest="kind", required=True, metavar="WHAT")
+    pages = _command(
+        scored, "documents", "Score documentation files or JSON lines of {title, body}", _score_documents
+    )
+    pages.add_argument(
+        "paths", nargs="+", metavar="PATH", help="Markdown, RST or header files, or JSON lines"
+    )
+
+    registry = commands.add_parser("models", help="List, compare, promote and roll back model versions")
+    actions = registry.add_subparsers(dest="kind", required=True, metavar="ACTION")
+    _command(actions, "list", "List the versions of both models and who is champion", _models_list)
+    compare = _command(actions, "compare", "Show two versions side by side", _models_compare)
+    compare.add_argument("model", metavar="MODEL", help="launch-latency or doc-quality")
+    compare.add_argument("first", metavar="VERSION", help="a version number or an alias")
+    compare.add_argument("second", metavar="VERSION", help="a version number or an alias")
+    promote = _command(actions, "promote", "Make a version champion", _models_promote)
+    promote.add_argument("model", metavar="MODEL", help="launch-latency or doc-quality")
+    promote.add_argument("version", metavar="VERSION", help="a version number or an alias")
+    rollback = _command(
+        actions, "rollback", "Give the champion's place back to the version before it", _models_rollback
+    )
+    rollback.add_argument("model", metavar="MODEL", help="launch-latency or doc-quality")
+
+
+def _command(
+    parent: Any, name: str, help_text: str, run: Callable[[argparse.Namespace], Result]
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parent.add_parser(name, help=help_text, description=help_text + ".")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _source_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--launches",
+        nargs="+",
+        metavar="PATH|URL",
+        help="launch records; default is the table, a GPU or the simulator",
+    )
+    parser.add_argument(
+        "--documents",
+        nargs="+",
+        metavar="SOURCE",
+        help="cuda-headers:VERSION,... jsonl:PATH; default is the headers of three CUDA versions",
+    )
+    parser.add_argument(
+        "--map", metavar="FIELD=NAME,...", help="names of a report file's fields, body=text,source=repo"
+    )
+    parser.add_argument("--keep-whole", action="store_true", help="keep the intact records of damaged files")
+
+
+def _quiet_libraries() -> None:
+    """Keep the flow libraries' own chatter out of a person's terminal; set the variables to have it back."""
+    for name, value in {
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # A cold server on a loaded machine takes longer to answer than the library's 20 seconds.
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "TOKENIZERS_PARALLELISM": "false",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def _run(options: argparse.Namespace) -> Result:
+    from flows.run_pipeline import run_pipeline
+
+    return run_pipeline(
+        launches=options.launches,
+        documents=options.documents,
+        telemetry=options.telemetry,
+        field_map=options.map,
+        keep_whole=options.keep_whole,
+        allow_simulated=options.allow_simulated,
+    )
+
+
+def _collect_launches(options: argparse.Namespace) -> Result:
+    from flows.collect_launches import collect_launches
+
+    return collect_launches(options.sources, options.keep_whole, options.gpu)
+
+
+def _collect_documents(options: argparse.Namespace) -> Result:
+    from flows.collect_documents import collect_documents
+
+    return collect_documents(options.sources, options.map, options.keep_whole)
+
+
+def _collect_telemetry(options: argparse.Namespace) -> Result:
+    from flows.collect_telemetry import collect_telemetry
+
+    return collect_telemetry(options.sources)
+
+
+def _validate(options: argparse.Namespace) -> Result:
+    from tasks.validation import validate
+
+    return validate(options.what, options.table)
+
+
+def _train_latency(options: argparse.Namespace) -> Result:
+    from flows.train_latency import train_latency
+
+    return train_latency(allow_simulated=options.allow_simulated, force=options.force)
+
+
+def _train_docquality(options: argparse.Namespace) -> Result:
+    from flows.train_docquality import train_docquality
+
+    return train_docquality(force=options.force)
+
+
+def _predict_latency(options: argparse.Namespace) -> Result:
+    from tasks.prediction import predict_graph, predict_rows
+
+    if options.rows:
+        return predict_rows(options.rows)
+    return predict_graph(options.graph, options.gpu, options.cuda)
+
+
+def _score_documents(options: argparse.Namespace) -> Result:
+    from tasks.prediction import score_documents
+
+    return score_documents(options.paths)
+
+
+def _monitor(options: argparse.Namespace) -> Result:
+    from flows.monitor_drift import monitor_drift
+
+    if options.once:
+        return monitor_drift()
+    import time
+
+    from tasks.presentation import render
+
+    while True:
+        print(render("monitor", monitor_drift()), file=sys.stderr, flush=True)
+        time.sleep(options.every_minutes * 60)
+
+
+def _models_list(options: argparse.Namespace) -> Result:  # noqa: ARG001 - every command takes its options
+    from tasks.registration import list_versions
+
+    return list_versions()
+
+
+def _models_compare(options: argparse.Namespace) -> Result:
+    from tasks.registration import compare_versions
+
+    return compare_versions(options.model, options.first, options.second)
+
+
+def _models_promote(options: argparse.Namespace) -> Result:
+    from tasks.registration import promote
+
+    return promote(options.model, options.version)
+
+
+def _models_rollback(options: argparse.Namespace) -> Result:
+    from tasks.registration import rollback
+
+    return rollback(options.model)
+
+
+def _deploy(options: argparse.Namespace) -> Result:  # noqa: ARG001
+    from tasks.deployment import deploy
+
+    return deploy()
+
+
+def _doctor(options: argparse.Namespace) -> Result:  # noqa: ARG001
+    from tasks.inspection import inspect_machine
+
+    return inspect_machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

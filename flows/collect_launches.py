@@ -1,0 +1,17 @@
+"""Collect launch records into the launches table."""
+
+from typing import Any
+
+from prefect import flow, task
+
+from tasks import collection
+
+collect = task(collection.collect_launches, name="collect launches", retries=1, retry_delay_seconds=2)
+
+
+@flow(name="collect-launches", validate_parameters=False)
+def collect_launches(
+    sources: list[str], keep_whole: bool = False, gpu_name: str | None = None
+) -> dict[str, Any]:
+    """Collect launch records from paths, globs, http addresses or `simulator:SEED`."""
+    return collect(sources, keep_whole, gpu_name)

@@ -1,0 +1,45 @@
+"""Collect launches, documents and telemetry, then validate what the tables hold."""
+
+from typing import Any
+
+from prefect import flow, task
+
+from tasks import collection, validation
+
+choose_launch_sources = task(collection.choose_launch_sources, name="choose launch sources")
+collect_launches = task(
+    collection.collect_launches, name="collect launches", retries=1, retry_delay_seconds=2
+)
+collect_documents = task(
+    collection.collect_documents, name="collect documents", retries=1, retry_delay_seconds=2
+)
+collect_telemetry = task(collection.collect_telemetry, name="collect telemetry")
+validate_tables = task(validation.validate_tables, name="validate tables")
+
+
+@flow(name="collect", validate_parameters=False)
+def collect_sources(
+    launches: list[str] | None = None,
+    documents: list[str] | None = None,
+    telemetry: list[str] | None = None,
+    field_map: str | None = None,
+    keep_whole: bool = False,
+) -> dict[str, Any]:
+    """Collect from the sources given, or from the defaults where none is; then validate.
+
+    Args:
+        launches: Paths, globs, http addresses or `simulator:SEED`; None chooses.
+        documents: `cuda-headers:VERSION,...` or `jsonl:PATH`; the headers of three CUDA versions by default.
+        telemetry: `nvml` or CSV paths; NVML by default.
+        field_map: Names of a report file's fields, `body=text,source=repo`.
+        keep_whole: Keep the intact records of damaged files.
+    """
+    chosen = choose_launch_sources(launches)
+    collected = {
+        "launches": collect_launches(chosen["sources"], keep_whole) if chosen["sources"] else None,
+        "documents": collect_documents(
+            documents or [f"cuda-headers:{collection.DEFAULT_HEADER_VERSIONS}"], field_map, keep_whole
+        ),
+        "gpu_samples": collect_telemetry(telemetry or ["nvml"]),
+    }
+    return {"launch_source": chosen["why"], "collected": collected, "validated": validate_tables()}

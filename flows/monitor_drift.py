@@ -1,0 +1,32 @@
+"""Measure, decide, act: retrain or ask a person when a signal trips."""
+
+from typing import Any
+
+from prefect import flow, task
+
+from flows.train_docquality import train_docquality
+from flows.train_latency import train_latency
+from tasks import monitoring, registration
+
+measure = task(monitoring.measure, name="measure drift")
+decide = task(monitoring.decide, name="decide")
+announce = task(monitoring.announce, name="announce decisions")
+
+RETRAIN = {registration.LAUNCH_LATENCY: train_latency, registration.DOC_QUALITY: train_docquality}
+
+
+@flow(name="monitor")
+def monitor_drift() -> dict[str, Any]:
+    """Measure every signal, decide, write the decisions, and start the retrainings they ask for.
+
+    Where a Prefect server holds the automation, the drift event starts the deployment; elsewhere the
+    retraining runs here.
+    """
+    decided = decide(measure())
+    to_run_here = announce(decided)
+    retrained = []
+    for order in to_run_here:
+        retrain = RETRAIN[order["model_name"]]
+        state = retrain(reason=order["reason"], attempt_id=order["attempt_id"], return_state=True)
+        retrained.append(monitoring.record_outcome(order, state))
+    return monitoring.summarize(decided, retrained)

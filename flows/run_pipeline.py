@@ -1,0 +1,56 @@
+"""The main job: collect, validate, train both models, register, judge, monitor once.
+
+Both models are trained before either is registered, so a failed required step leaves no new version.
+"""
+
+from typing import Any
+
+from prefect import flow, task
+
+from flows import train_docquality as docquality
+from flows import train_latency as latency
+from flows.collect_sources import collect_sources
+from flows.monitor_drift import monitor_drift
+from tasks import leases, registration, summary
+
+summarize = task(summary.summarize_run, name="summarize run")
+
+
+@flow(name="run", validate_parameters=False)
+def run_pipeline(
+    launches: list[str] | None = None,
+    documents: list[str] | None = None,
+    telemetry: list[str] | None = None,
+    field_map: str | None = None,
+    keep_whole: bool = False,
+    allow_simulated: bool = False,
+) -> dict[str, Any]:
+    """Do everything once, in order, on the sources given or on the defaults.
+
+    Args:
+        launches: Paths, globs, http addresses or `simulator:SEED`; None chooses.
+        documents: `cuda-headers:VERSION,...` or `jsonl:PATH`; the headers of three CUDA versions by default.
+        telemetry: `nvml` or CSV paths; NVML by default.
+        field_map: Names of a report file's fields, `body=text,source=repo`.
+        keep_whole: Keep the intact records of damaged files.
+        allow_simulated: A version trained on simulated launches may become champion.
+    """
+    collected = collect_sources(launches, documents, telemetry, field_map, keep_whole)
+    verdicts = {}
+    with (
+        leases.hold(f"train {registration.LAUNCH_LATENCY}"),
+        leases.hold(f"train {registration.DOC_QUALITY}"),
+    ):
+        latency_plan = latency.plan(registration.LAUNCH_LATENCY, False)
+        docquality_plan = docquality.plan(registration.DOC_QUALITY, False)
+        latency_bundle = None if latency_plan["skip"] else latency.train(latency_plan, "main job")
+        docquality_bundle = None if docquality_plan["skip"] else docquality.train(docquality_plan, "main job")
+        verdicts[registration.LAUNCH_LATENCY] = latency_plan
+        verdicts[registration.DOC_QUALITY] = docquality_plan
+        if latency_bundle:
+            version = latency.register(latency_bundle)
+            verdicts[registration.LAUNCH_LATENCY] = latency.gate(latency_bundle, version, allow_simulated)
+        if docquality_bundle:
+            version = docquality.register(docquality_bundle)
+            verdicts[registration.DOC_QUALITY] = docquality.gate(docquality_bundle, version)
+    return summarize(collected, verdicts, monitor_drift())

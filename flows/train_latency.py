@@ -1,0 +1,39 @@
+"""Launches table -> registered launch-latency version -> verdict of the gate."""
+
+from typing import Any
+
+from prefect import flow, task
+
+from tasks import leases, registration, summary, training
+
+plan = task(training.plan_training, name="plan latency training")
+train = task(training.train_latency, name="train latency")
+register = task(registration.register, name="register latency")
+gate = task(registration.apply_gate, name="gate latency")
+note_skipped = task(registration.note_skipped, name="note skipped training")
+add_figures = task(summary.with_evaluation, name="add figures")
+
+
+@flow(name="train-latency", on_failure=[registration.note_failed], on_crashed=[registration.note_failed])
+def train_latency(
+    allow_simulated: bool = False,
+    force: bool = False,
+    reason: str = "asked for by hand",
+    attempt_id: str | None = None,
+) -> dict[str, Any]:
+    """Train, register and judge one launch-latency version, unless these data were already trained on.
+
+    Args:
+        allow_simulated: A version trained on simulated launches may become champion.
+        force: Train even if a version of these data and settings exists.
+        reason: Why, for the version's record.
+        attempt_id: Of the monitor's decision that asked for it.
+    """
+    with leases.hold(f"train {registration.LAUNCH_LATENCY}"):
+        planned = plan(registration.LAUNCH_LATENCY, force)
+        if planned["skip"]:
+            note_skipped(planned, attempt_id)
+            return add_figures(registration.LAUNCH_LATENCY, planned)
+        bundle = train(planned, reason)
+        verdict = gate(bundle, register(bundle, attempt_id), allow_simulated)
+        return add_figures(registration.LAUNCH_LATENCY, verdict)

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# On a machine with a GPU: does live telemetry reach the tables, and can the monitor measure it?
+# Writes to a store of its own and leaves the project's tables alone. Exit 0 checked, 3 no GPU here.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi --list-gpus; then
+  echo "gpu_check: no GPU answers here (nvidia-smi is missing or fails), so nothing was checked" >&2
+  exit 3
+fi
+
+WARPGAUGE=${WARPGAUGE:-.venv/bin/warpgauge}
+store=$(mktemp -d)
+trap 'rm -rf "$store"' EXIT
+export WARPGAUGE_DATA_DIR="$store/data" WARPGAUGE_MLFLOW_URI="sqlite:///$store/mlruns/mlflow.db"
+
+"$WARPGAUGE" doctor
+for _ in $(seq 1 "${SAMPLES:-20}"); do
+  "$WARPGAUGE" collect telemetry nvml --json >/dev/null
+done
+"$WARPGAUGE" collect telemetry nvml
+"$WARPGAUGE" validate gpu_samples
+"$WARPGAUGE" monitor --once

@@ -1,0 +1,151 @@
+"""Champion and challenger on the same rows, as the gate wants them.
+
+A bundle holds the rows that its model never saw. Because the split is a hash that never changes, the
+champion never saw them either, whenever it was trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, model_files, version_facts
+from tasks.training import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS
+from warpgauge.errors import WarpgaugeError
+from warpgauge.registry.gate import Candidate, GatePolicy, Verdict, judge
+from warpgauge.settings import load_settings
+
+BYTES_PER_MB = 1_000_000
+# Keeps a logarithm finite where a probability is rounded to 0 or 1.
+CLIP = 1e-15
+
+
+def judge_bundle(folder: Path, version: str, champion: str | None, allow_simulated: bool) -> Verdict:
+    """The gate's verdict on a bundle, against the champion's own answers to the bundle's rows."""
+    settings = load_settings()
+    facts = json.loads((folder / "bundle.json").read_text())
+    name = facts["model_name"]
+    files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+    candidate = CANDIDATES[name](folder / "gate", files, facts, version)
+    other = None
+    if champion is not None:
+        champion_facts = version_facts(name, champion)
+        try:
+            other = CANDIDATES[name](folder / "gate", model_files(name, champion), champion_facts, champion)
+        except WarpgaugeError as error:
+            # A champion that cannot answer today's rows is no yardstick: the gate asks for a reviewer.
+            other = Candidate.not_evaluable(name, champion, str(error))
+    policy = GatePolicy(
+        minimum_rows=settings.gate_minimum_rows,
+        confidence_ratio=settings.gate_confidence_ratio,
+        tolerance_ratio=settings.gate_tolerance_ratio,
+        slice_tolerance_ratio=settings.gate_slice_tolerance_ratio,
+        model_size_limit_mb=settings.gate_model_size_limit_mb,
+    )
+    return judge(candidate, other, policy, allow_simulated=allow_simulated)
+
+
+def _latency_candidate(
+    gate: Path, files: Mapping[str, bytes], facts: Mapping[str, Any], version: str
+) -> Candidate:
+    """Squared errors in microseconds on the gate's launches."""
+    from warpgauge.latency.evaluation import score_rows
+    from warpgauge.latency.model import LatencyModel
+    from warpgauge.latency.sealed_files import DOCUMENT_FILE, TEXT_FILE
+
+    model = LatencyModel.from_files(files)
+    scored = score_rows(model, pl.read_parquet(gate / GATE_ROWS))
+    baseline = pl.read_parquet(gate / GATE_BASELINE).rename({"actual_us": "label_us"})
+    rows = scored.join(baseline, on="launch_id", how="inner", maintain_order="left")
+    error = rows["actual_us"].to_numpy() - rows["predicted_us"].to_numpy()
+    line = rows["actual_us"].to_numpy() - rows["baseline_us"].to_numpy()
+    return Candidate(
+        name=LAUNCH_LATENCY,
+        version=version,
+        metric_name="rmse_us",
+        metric_value=_root_mean(error**2),
+        losses=error**2,
+        baseline_losses=line**2,
+        row_count=rows.height,
+        test_set_sha256=_rows_sha256([model.target, *rows["launch_id"]]),
+        slices=_slices(rows, ("gpu_name", "topology", "size_band"), error**2, _root_mean),
+        tail_value=float(np.quantile(np.abs(error), 0.99)) if len(error) else None,
+        size_mb=sum(len(files[file]) for file in (TEXT_FILE, DOCUMENT_FILE)) / BYTES_PER_MB,
+        is_simulated=bool(facts["is_simulated"]),
+    )
+
+
+def _docquality_candidate(
+    gate: Path, files: Mapping[str, bytes], facts: Mapping[str, Any], version: str
+) -> Candidate:
+    """Logarithmic losses on the gate's documents."""
+    from safetensors.numpy import load
+
+    from warpgauge.docquality.model import DocQualityModel
+
+    model = DocQualityModel.from_files(files)
+    documents = pl.read_parquet(gate / GATE_ROWS)
+    vectors = load((gate / GATE_EMBEDDINGS).read_bytes())["embeddings"]
+    # The rows' embeddings are the challenger's; a champion of another encoder refuses them by name.
+    encoder_id = str(json.loads((gate.parent / "bundle.json").read_text())["encoder_id"])
+    scores = model.score(documents, vectors, pl.read_parquet(gate / GATE_CHECKS), encoder_id=encoder_id)
+    truth = pl.read_parquet(gate / GATE_BASELINE).select(
+        "document_id", "family", "is_defect", "baseline_probability"
+    )
+    rows = scores.join(truth, on="document_id", how="inner", maintain_order="left")
+    is_defect = rows["is_defect"].to_numpy()
+    losses = _log_losses(is_defect, rows["defect_probability"].to_numpy())
+    return Candidate(
+        name=DOC_QUALITY,
+        version=version,
+        metric_name="log_loss",
+        metric_value=_mean(losses),
+        losses=losses,
+        baseline_losses=_log_losses(is_defect, rows["baseline_probability"].to_numpy()),
+        row_count=rows.height,
+        test_set_sha256=_rows_sha256(rows["document_id"].to_list()),
+        slices=_slices(rows, ("family",), losses, _mean),
+        tail_value=None,
+        size_mb=None,
+        is_simulated=bool(facts["is_simulated"]),
+    )
+
+
+CANDIDATES = {LAUNCH_LATENCY: _latency_candidate, DOC_QUALITY: _docquality_candidate}
+
+
+def _slices(
+    rows: pl.DataFrame, columns: tuple[str, ...], losses: NDArray[Any], metric: Any
+) -> dict[str, tuple[float, int]]:
+    """Metric and row count of each value of each column."""
+    found = {}
+    for column in columns:
+        values = rows[column].cast(pl.String).fill_null("unknown")
+        for value in values.unique().sort():
+            chosen = losses[(values == value).to_numpy()]
+            found[f"{column}={value}"] = (metric(chosen), len(chosen))
+    return found
+
+
+def _log_losses(is_defect: NDArray[Any], probability: NDArray[Any]) -> NDArray[Any]:
+    clipped = np.clip(probability, CLIP, 1 - CLIP)
+    return np.where(is_defect, -np.log(clipped), -np.log1p(-clipped))
+
+
+def _root_mean(squares: NDArray[Any]) -> float | None:
+    return float(np.sqrt(squares.mean())) if len(squares) else None
+
+
+def _mean(losses: NDArray[Any]) -> float | None:
+    return float(losses.mean()) if len(losses) else None
+
+
+def _rows_sha256(names: list[str]) -> str:
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()

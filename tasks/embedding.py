@@ -1,0 +1,106 @@
+"""Embeddings of documents, made once for each text and kept beside the tables.
+
+A document is encoded in batches, and each batch is kept before the next one starts, so a run that is
+killed goes on where it was. Files of the cache are replaced whole, never written in place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tasks.storage import cache_dir
+from warpgauge.settings import load_settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from warpgauge.docquality.encoder import Encoder
+    from warpgauge.docquality.model import DocQualityModel
+
+LOGGER = logging.getLogger("warpgauge")
+DOCUMENTS_PER_BATCH = 512
+
+
+def load_encoder() -> Encoder:
+    """The encoder of the settings."""
+    from warpgauge.docquality.encoder import Encoder
+
+    settings = load_settings()
+    return Encoder.load(
+        tokens=settings.docquality_encoder_tokens, batch_size=settings.docquality_encoder_batch_size
+    )
+
+
+def embed(documents: pl.DataFrame, encoder: Encoder) -> NDArray[np.float32]:
+    """Unit vectors of the documents, shape (documents, dimensions), from the cache where it has them."""
+    import numpy as np
+
+    from warpgauge.docquality.embeddings import embed_documents
+
+    folder = cache_dir("embeddings") / encoder.encoder_id[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    cache = _read_cache(folder)
+    parts = []
+    encoded = 0
+    for start in range(0, documents.height, DOCUMENTS_PER_BATCH):
+        done = embed_documents(documents.slice(start, DOCUMENTS_PER_BATCH), encoder, cache)
+        if done.encoded_count:
+            _write_cache(folder, done.new_rows)
+            cache = done.new_rows if cache is None else pl.concat([cache, done.new_rows])
+            encoded += done.encoded_count
+            LOGGER.info(
+                "embedded %d of %d documents",
+                min(start + DOCUMENTS_PER_BATCH, documents.height),
+                documents.height,
+            )
+        parts.append(done.vectors)
+    LOGGER.info("embeddings: %d texts encoded now, the rest was cached", encoded)
+    return np.concatenate(parts) if parts else np.empty((0, encoder.dimensions), dtype=np.float32)
+
+
+def score_frame(model: DocQualityModel, frame: pl.DataFrame) -> pl.DataFrame:
+    """Scores of documents that are in no table: title, body, code, family and source are enough."""
+    from warpgauge.documents.checks import check_features
+    from warpgauge.tables import DOCUMENTS
+
+    documents = DOCUMENTS.conform(frame)
+    # Rows need an id only to be told apart here.
+    documents = documents.with_columns(
+        pl.coalesce("document_id", pl.int_range(pl.len()).cast(pl.String)).alias("document_id"),
+        pl.col("family").fill_null("report"),
+        pl.col("source").fill_null("given"),
+    )
+    encoder = load_encoder()
+    vectors = encoder.encode([_text(row) for row in documents.select("title", "body").iter_rows(named=True)])
+    return model.score(documents, vectors, check_features(documents), encoder.encoder_id)
+
+
+def _text(row: dict[str, Any]) -> str:
+    from warpgauge.docquality.encoder import document_text
+
+    return document_text(row["title"], row["body"])
+
+
+def _read_cache(folder: Path) -> pl.DataFrame | None:
+    files = sorted(folder.glob("*.parquet"))
+    frames = []
+    for file in files:
+        try:
+            frames.append(pl.read_parquet(file))
+        except (pl.exceptions.PolarsError, OSError) as error:
+            LOGGER.warning("%s: damaged cache file, its texts are encoded again (%s)", file, error)
+            file.unlink()
+    return pl.concat(frames) if frames else None
+
+
+def _write_cache(folder: Path, rows: pl.DataFrame) -> None:
+    partial = folder / f".{uuid.uuid4().hex}.partial"
+    rows.write_parquet(partial)
+    os.replace(partial, folder / f"{uuid.uuid4().hex}.parquet")

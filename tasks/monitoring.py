@@ -1,0 +1,377 @@
+"""The monitor's effects: read what is measured, keep what is decided, tell whoever should know.
+
+The measurements are made in `warpgauge/drift/`, and the decision is a pure function there; its state is the
+`decisions` table, so a restart or a second monitor changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tasks import deployment, registration
+from tasks.registration import CHAMPION, DOC_QUALITY, LAUNCH_LATENCY
+from tasks.storage import Store
+from warpgauge.drift.decision import Champion, Context, Decision, Policy, Retraining, latest_states
+from warpgauge.drift.decision import decide as decide_purely
+from warpgauge.drift.measurement import Measurement
+from warpgauge.errors import NoDataError, ServiceUnavailableError
+from warpgauge.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LOGGER = logging.getLogger("warpgauge")
+EVENTS = {LAUNCH_LATENCY: "warpgauge.drift.latency", DOC_QUALITY: "warpgauge.drift.docquality"}
+QUEUED_DOCUMENTS = 30
+ALL_GPUS = "all GPUs"
+WEBHOOK_TIMEOUT_S = 10.0
+
+
+def measure() -> list[Measurement]:
+    """Every signal, each a number with its sample size or a named "cannot say"."""
+    settings = load_settings()
+    store = Store()
+    now = datetime.now(UTC)
+    return [
+        *_utilization(store, settings, now),
+        _residuals(store, settings, now),
+        *_embeddings(store, settings, now),
+        *_data_quality(store, settings),
+    ]
+
+
+def decide(measurements: list[Measurement]) -> dict[str, Any]:
+    """Decide on the measurements and keep every decision as a row.
+
+    Returns:
+        `decisions`: one record each; `orders`: retrainings that are due; `review`: models whose documents a
+        person should see; `alerts`: reasons.
+    """
+    settings = load_settings()
+    store = Store()
+    now = datetime.now(UTC)
+    policy = Policy(
+        for_minutes=settings.monitor_for_minutes,
+        rearm_minutes=settings.monitor_rearm_minutes,
+        cooldown_minutes=settings.monitor_cooldown_minutes,
+        daily_budget=settings.monitor_daily_budget,
+        failure_limit=settings.monitor_failure_limit,
+        lease_minutes=settings.monitor_lease_minutes,
+    )
+    states = latest_states(store.read("decisions").collect())
+    made = decide_purely(measurements, states, policy, now, _context())
+    run_id = uuid.uuid4().hex
+    rows = [decision.row(run_id, now) for decision in made]
+    store.append("decisions", pl.DataFrame(rows, infer_schema_length=None))
+    return {
+        "decisions": rows,
+        "orders": [_order(decision) for decision in made if decision.action == "retrain"],
+        "review": sorted({str(d.model_name) for d in made if d.also_review or d.action == "review"}),
+        "alerts": [decision.reason for decision in made if decision.action == "alert"],
+    }
+
+
+def announce(decided: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tell Prefect, MLflow, the review queue and the webhook; say which retrainings must run here.
+
+    A retraining whose event an automation waits for is started by the server; the others are returned.
+    """
+    _publish_metrics(decided["decisions"])
+    _publish_artifact(decided["decisions"])
+    if DOC_QUALITY in decided["review"]:
+        _queue_documents("embedding drift: does the documentation model still hold here?")
+    for reason in decided["alerts"]:
+        _post_alert(reason)
+    here = []
+    for order in decided["orders"]:
+        event = EVENTS[order["model_name"]]
+        if deployment.has_automation(event):
+            _emit(event, order)
+        else:
+            here.append(order)
+    return here
+
+
+def record_outcome(order: Mapping[str, Any], state: Any) -> dict[str, Any]:
+    """What came of a retraining that ran here, from its flow's final state."""
+    if state.is_completed():
+        verdict = state.result()
+        outcome = (
+            f"not retrained: {verdict['why']}"
+            if verdict.get("skip")
+            else f"{verdict['outcome']}: {'; '.join(verdict['reasons'])}"
+        )
+        return {**order, "outcome": outcome, "is_failed": False}
+    return {**order, "outcome": f"failed: {state.message}", "is_failed": True}
+
+
+def summarize(decided: Mapping[str, Any], retrained: list[dict[str, Any]]) -> dict[str, Any]:
+    """The monitor's result; a retraining that failed is named in `refused`."""
+    failed = [
+        f"retraining of {order['model_name']}: {order['outcome']}"
+        for order in retrained
+        if order["is_failed"]
+    ]
+    return {**decided, "retrained": retrained, "refused": failed}
+
+
+def _order(decision: Decision) -> dict[str, Any]:
+    return {
+        "model_name": decision.model_name,
+        "attempt_id": decision.attempt_id,
+        "reason": decision.reason,
+        "signal": decision.signal,
+    }
+
+
+def _utilization(store: Store, settings: Settings, now: datetime) -> list[Measurement]:
+    from warpgauge.drift.utilization import measure_utilization
+
+    start = now - timedelta(hours=settings.monitor_window_hours)
+    samples = store.read_valid("gpu_samples").filter(pl.col("sampled_at") >= start).collect()
+    measured = measure_utilization(
+        samples,
+        now=now,
+        window_hours=settings.monitor_window_hours,
+        limit_percent=settings.monitor_utilization_limit_percent,
+        minimum_samples=settings.monitor_minimum_samples,
+        minimum_coverage_ratio=settings.monitor_minimum_coverage_ratio,
+    )
+    if measured:
+        return measured
+    said = f"no GPU sample in the last {settings.monitor_window_hours:g} hours; collect telemetry"
+    return [Measurement.cannot_say("utilization_p95", ALL_GPUS, "no samples", said)]
+
+
+def _residuals(store: Store, settings: Settings, now: datetime) -> Measurement:
+    """Residuals of launches that came after the champion's training data."""
+    import numpy as np
+
+    from warpgauge.drift.residuals import FACTS_FILE, ResidualReference, measure_residuals
+    from warpgauge.latency.evaluation import score_rows, usable_rows
+    from warpgauge.latency.model import LatencyModel
+
+    champion = registration.alias_version(LAUNCH_LATENCY, CHAMPION)
+    if champion is None:
+        return measure_residuals(None, [])
+    files = registration.model_files(LAUNCH_LATENCY, champion)
+    if FACTS_FILE not in files:
+        said = f"version {champion} was registered without a residual reference"
+        return Measurement.cannot_say("residuals", LAUNCH_LATENCY, "degenerate", said)
+    model = LatencyModel.from_files(files)
+    rows = usable_rows(
+        _new_rows(store, "launches", "collected_at", LAUNCH_LATENCY, champion, settings, now), model.target
+    )
+    if not model.is_simulated:
+        rows = rows.filter(~pl.col("is_simulated"))
+    reference = ResidualReference.from_files(files)
+    if rows.is_empty():
+        return measure_residuals(reference, [])
+    scored = score_rows(model, rows)
+    return measure_residuals(
+        reference,
+        np.log(scored["actual_us"].to_numpy() / scored["predicted_us"].to_numpy()),
+        graph_ids=scored["graph_id"].to_list(),
+        minimum=settings.monitor_minimum_launches,
+        false_alarm_ratio=settings.monitor_false_alarm_ratio,
+        seed=settings.latency_seed,
+    )
+
+
+def _embeddings(store: Store, settings: Settings, now: datetime) -> list[Measurement]:
+    """Variance along axis 3 and shift of the documents that came after the champion's training data."""
+    import numpy as np
+
+    from tasks.embedding import embed, load_encoder
+    from warpgauge.drift.components import FACTS_FILE, Reference, measure_shift, measure_variance
+
+    champion = registration.alias_version(DOC_QUALITY, CHAMPION)
+    reference = None
+    encoder_id = ""
+    vectors: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
+    if champion is not None:
+        files = registration.model_files(DOC_QUALITY, champion)
+        if FACTS_FILE not in files:
+            said = f"version {champion} was registered without an embedding reference"
+            return [
+                Measurement.cannot_say(signal, DOC_QUALITY, "degenerate", said)
+                for signal in ("embedding_variance", "embedding_shift")
+            ]
+        reference = Reference.from_files(files)
+        encoder_id = reference.encoder_id
+        documents = _new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
+        vectors = np.empty((0, reference.dimension_count), dtype=np.float32)
+        if not documents.is_empty():
+            encoder = load_encoder()
+            encoder_id = encoder.encoder_id
+            vectors = embed(documents, encoder)
+    minimum = settings.monitor_minimum_documents
+    limit = settings.monitor_variance_change_limit_ratio
+    return [
+        measure_variance(reference, vectors, encoder_id, limit=limit, minimum=minimum),
+        measure_shift(
+            reference,
+            vectors,
+            encoder_id,
+            minimum=minimum,
+            false_alarm_ratio=settings.monitor_false_alarm_ratio,
+        ),
+    ]
+
+
+def _data_quality(store: Store, settings: Settings) -> list[Measurement]:
+    """Share of each table's rows that are in quarantine."""
+    quarantined = dict(store.read("quarantine").group_by("table_name").len().collect().iter_rows())
+    found = []
+    for name in ("launches", "documents", "gpu_samples"):
+        count = store.read(name).select(pl.len()).collect().item()
+        if not count:
+            found.append(Measurement.cannot_say("data_quality", name, "no samples", f"table {name} is empty"))
+            continue
+        refused = quarantined.get(name, 0)
+        found.append(
+            Measurement.measured(
+                "data_quality",
+                name,
+                refused / count,
+                limit=settings.validation_quarantine_limit_ratio,
+                sample_count=count,
+                reason=f"{refused} of {count} rows are in quarantine",
+            )
+        )
+    return found
+
+
+def _new_rows(
+    store: Store,
+    table: str,
+    time_column: str,
+    model_name: str,
+    version: str,
+    settings: Settings,
+    now: datetime,
+) -> pl.DataFrame:
+    """Valid rows of the window that the version was not trained on."""
+    start = now - timedelta(hours=settings.monitor_window_hours)
+    window = store.read_valid(table).filter(pl.col(time_column) >= start)
+    known_version = registration.data_version(model_name, version, table)
+    known = store.read(table, known_version) if known_version is not None else store.read(table).head(0)
+    key = {"launches": "launch_id", "documents": "document_id"}[table]
+    return window.join(known.select(key), on=key, how="anti").collect()
+
+
+def _context() -> Context:
+    champions = {}
+    for name in registration.MODEL_NAMES:
+        version = registration.alias_version(name, CHAMPION)
+        if version is not None:
+            facts = registration.version_facts(name, version)
+            champions[name] = Champion(version, facts.get("trained_utilization_p95_percent"))
+    attempts = tuple(Retraining(**attempt) for attempt in registration.list_attempts())
+    return Context(champions=champions, retrainings=attempts)
+
+
+def _publish_metrics(decisions: list[dict[str, Any]]) -> None:
+    """Every measured value as a metric of one long-lived MLflow run, so that the UI draws it over time."""
+    values = {
+        f"{row['signal']}/{_metric_name(row['subject'])}": row["value"]
+        for row in decisions
+        if row["value"] is not None
+    }
+    registration.log_monitor_metrics(values)
+
+
+def _metric_name(subject: str) -> str:
+    """The subject with characters that MLflow refuses in a name replaced."""
+    return "".join(sign if sign.isalnum() or sign in "-_./ " else "_" for sign in subject)
+
+
+def _publish_artifact(decisions: list[dict[str, Any]]) -> None:
+    """The decisions as a table in the flow run's artifacts; outside a flow run there is nowhere to put them."""
+    from prefect.artifacts import create_table_artifact
+    from prefect.context import FlowRunContext, TaskRunContext
+
+    if FlowRunContext.get() is None and TaskRunContext.get() is None:
+        return
+    columns = ("signal", "subject", "status", "value", "limit", "sample_count", "action", "reason")
+    create_table_artifact(
+        key="monitor-decisions",
+        table=[{name: row[name] for name in columns} for row in decisions],
+        description="What the monitor measured and decided",
+    )
+
+
+def _emit(event: str, order: Mapping[str, Any]) -> None:
+    from prefect.events import emit_event
+
+    model_name = str(order["model_name"])
+    sent = emit_event(
+        event,
+        resource={
+            "prefect.resource.id": f"warpgauge.model.{model_name}",
+            "prefect.resource.name": model_name,
+        },
+        payload=dict(order),
+    )
+    if sent is None:
+        raise ServiceUnavailableError(
+            f"Prefect took no event {event}; the retraining was not started, run the monitor again"
+        )
+    LOGGER.info("event %s sent, its automation starts the retraining", event)
+
+
+def _queue_documents(why: str) -> None:
+    """Put the newest documents that lie farthest from the champion's reference before a person."""
+    import numpy as np
+
+    from tasks.embedding import embed, load_encoder
+    from warpgauge.drift.components import Reference, distances
+
+    settings = load_settings()
+    store = Store()
+    now = datetime.now(UTC)
+    champion = registration.alias_version(DOC_QUALITY, CHAMPION)
+    if champion is None:
+        raise NoDataError("no doc-quality champion, so no document can be told from its reference")
+    documents = _new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
+    if documents.is_empty():
+        return
+    reference = Reference.from_files(registration.model_files(DOC_QUALITY, champion))
+    away = distances(reference, embed(documents, load_encoder()))
+    farthest = np.argsort(-away)[:QUEUED_DOCUMENTS]
+    queue = pl.DataFrame(
+        {
+            "document_id": documents["document_id"].gather(farthest),
+            "why": [why] * len(farthest),
+            "queued_at": [now] * len(farthest),
+            "priority": away[farthest],
+        }
+    )
+    store.append("review_queue", queue)
+
+
+def _post_alert(reason: str) -> None:
+    """Send an alert to the webhook, if one is set; a webhook that is away must not stop the monitor."""
+    import urllib.error
+    import urllib.request
+
+    LOGGER.warning("alert: %s", reason)
+    url = load_settings().alert_webhook_url
+    if url is None:
+        return
+    body = json.dumps({"source": "warpgauge", "alert": reason}).encode()
+    request = urllib.request.Request(
+        url.get_secret_value(), data=body, headers={"Content-Type": "application/json"}
+    )
+    try:
+        urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S).close()
+    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+        LOGGER.error("the alert webhook did not take the alert: %s", error)

@@ -1,0 +1,194 @@
+"""Results as short tables for people, and the exit code that a result means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+REFUSED_EXIT_CODE = 3
+
+
+def exit_code(result: Mapping[str, Any]) -> int:
+    """0, or 3 if the result names something refused or salvaged."""
+    return REFUSED_EXIT_CODE if result.get("refused") or result.get("salvaged") else 0
+
+
+def render(command: str, result: Mapping[str, Any]) -> str:
+    """The result of a command as text for a terminal."""
+    body = RENDERERS[command](result)
+    for kind in ("refused", "salvaged"):
+        body += [f"{kind.upper()}: {item}" for item in result.get(kind) or []]
+    return "\n".join(body)
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Rows as aligned lines under a heading; numbers to four significant digits."""
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[index]) for line in [list(columns), *cells]) for index in range(len(columns))]
+    lines = [list(columns), ["-" * width for width in widths], *cells]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)
+
+
+def _collected(result: Mapping[str, Any]) -> list[str]:
+    rows = [
+        {
+            "source": report["source"],
+            "offered": report["offered"],
+            "added": report["added"],
+            "counted": [f"{name} {count}" for name, count in report["counts"].items() if count],
+        }
+        for report in result["sources"]
+    ]
+    lines = table(rows, ("source", "offered", "added", "counted"))
+    lines.append(f"{result['table']}: {result['added']} rows added, version {result['version']}")
+    if result.get("labels_added") is not None:
+        lines.append(f"labels: {result['labels_added']} added from the history of amendments")
+    if result.get("unavailable"):
+        lines.append(f"cannot say: {result['unavailable']}")
+    return lines
+
+
+def _validated(result: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"{report['table']}: {report['row_count']} rows, {report['verdict']}, {report.get('quarantined', 0)} quarantined"
+        for report in result["tables"]
+    ]
+    for report in result["tables"]:
+        failed = [check for check in report["checks"] if check["outcome"] != "passed"]
+        if failed:
+            columns = (
+                "name",
+                "column",
+                "outcome",
+                "element_count",
+                "missing_count",
+                "unexpected_count",
+                "message",
+            )
+            lines += table(failed, columns)
+    if result.get("data_docs"):
+        lines.append(f"data docs: {result['data_docs']}")
+    return lines
+
+
+def _trained(result: Mapping[str, Any]) -> list[str]:
+    if result.get("skip"):
+        return [f"{result['model_name']}: not retrained: {result['why']}"]
+    lines = [f"{result['model_name']} version {result['version']}: gate says {result['outcome']}"]
+    lines += [f"  {reason}" for reason in result["reasons"]]
+    if result.get("headline"):
+        lines.append(f"  {result['headline']}")
+    if result.get("evaluation"):
+        lines += table(result["evaluation"], list(result["evaluation"][0]))
+    return lines
+
+
+def _decided(result: Mapping[str, Any]) -> list[str]:
+    columns = ("signal", "subject", "status", "value", "limit", "sample_count", "action", "reason")
+    lines = table(result["decisions"], columns) if result["decisions"] else ["no signal could be measured"]
+    lines += [f"retrained {order['model_name']}: {order['outcome']}" for order in result.get("retrained", [])]
+    return lines
+
+
+def _run(result: Mapping[str, Any]) -> list[str]:
+    lines = [
+        result["launch_source"],
+        "",
+        *table(result["tables"], ("table", "rows", "added", "quarantined", "version")),
+    ]
+    for verdict in result["models"]:
+        lines += ["", *_trained(verdict)]
+    lines += ["", "monitor", *_decided(result["monitor"]), ""]
+    lines += [f"{name}: {place}" for name, place in result["where"].items()]
+    return lines
+
+
+def _models(result: Mapping[str, Any]) -> list[str]:
+    if "metrics" in result:
+        return table(result["metrics"], ("metric", *result["versions"]))
+    if "models" not in result:
+        return [", ".join(f"{name}: {value}" for name, value in result.items())]
+    lines: list[str] = []
+    for model in result["models"]:
+        lines.append(
+            f"{model['model_name']}: champion {model['champion'] or 'none: ' + str(model['no_champion_because'])}"
+        )
+        if model["versions"]:
+            lines += table(
+                model["versions"], ("version", "aliases", "gate", "review", "provenance", "headline")
+            )
+    return lines
+
+
+def _predicted(result: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for answer in result.get("predictions", [result]):
+        half = (answer["upper_us"] - answer["lower_us"]) / 2
+        text = (
+            f"{answer['predicted_latency_us']:.1f} us, between {answer['lower_us']:.1f} and {answer['upper_us']:.1f} us"
+            f" (+- {half:.1f}), launch-latency version {answer['model_version']}"
+        )
+        if not answer["promoted"]:
+            text += ", NOT PROMOTED"
+        if answer["is_simulated"]:
+            text += ", TRAINED ON SIMULATED LAUNCHES"
+        if answer["never_seen"]:
+            text += f", never seen: {', '.join(answer['never_seen'])}"
+        lines.append(text)
+    return lines
+
+
+def _scored(result: Mapping[str, Any]) -> list[str]:
+    columns = ("title", "defect_probability", "kinds", "nature", "evidence")
+    lines = table(result["documents"], columns)
+    said = f"doc-quality version {result['model_version']}"
+    if not result["promoted"]:
+        said += ", NOT PROMOTED"
+    if result["provenance"] == "proxy":
+        said += ", taught by proxy labels (what later versions amended), not by people"
+    return [*lines, said]
+
+
+def _doctor(result: Mapping[str, Any]) -> list[str]:
+    return [
+        f"Python {result['python']} on {result['platform']}",
+        *table(result["items"], ("name", "found", "lack")),
+    ]
+
+
+def _deployed(result: Mapping[str, Any]) -> list[str]:
+    return [
+        f"Prefect server {result['server']}, work pool {result['work_pool']}",
+        *table(result["deployments"], ("name", "schedules")),
+        *table(result["automations"], ("name", "expects", "is_enabled")),
+        result["next"],
+    ]
+
+
+RENDERERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "run": _run,
+    "collect": _collected,
+    "validate": _validated,
+    "train": _trained,
+    "predict": _predicted,
+    "score": _scored,
+    "monitor": _decided,
+    "models": _models,
+    "deploy": _deployed,
+    "doctor": _doctor,
+}

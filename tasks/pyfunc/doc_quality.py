@@ -1,0 +1,42 @@
+"""The documentation-quality model behind MLflow's pyfunc interface.
+
+Rows of title, body, code, family, source and product_version go in; the probability of a defect, its kinds
+and nature come out. Checks and embeddings are made here, as in training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mlflow
+from mlflow.models import set_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class DocQuality(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
+    """Loads the checked model files and answers frames."""
+
+    def load_context(self, context: Any) -> None:
+        """Read the model's files."""
+        from warpgauge.docquality.model import DocQualityModel
+
+        folder = Path(context.artifacts["files"])
+        self.model = DocQualityModel.from_files({path.name: path.read_bytes() for path in folder.iterdir()})
+
+    def predict(
+        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Score of each row."""
+        import polars as pl
+
+        from tasks.embedding import score_frame
+
+        answer = score_frame(self.model, pl.from_pandas(model_input, nan_to_null=True))
+        joined = [pl.col(name).list.join(", ") for name in ("kinds", "never_seen")]
+        return answer.select("defect_probability", *joined, "nature").to_pandas()
+
+
+set_model(DocQuality())

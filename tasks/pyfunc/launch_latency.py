@@ -1,0 +1,43 @@
+"""The launch-latency model behind MLflow's pyfunc interface.
+
+Columns of the launches table go in, numbers and flags as doubles (a flag is 0 or 1, missing is NaN), in any
+order; predicted latency with its interval comes out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mlflow
+from mlflow.models import set_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class LaunchLatency(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
+    """Loads the checked model files and answers frames."""
+
+    def load_context(self, context: Any) -> None:
+        """Read the model's files."""
+        from warpgauge.latency.model import LatencyModel
+
+        folder = Path(context.artifacts["files"])
+        self.model = LatencyModel.from_files({path.name: path.read_bytes() for path in folder.iterdir()})
+
+    def predict(
+        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Latency of each row."""
+        import polars as pl
+
+        from warpgauge.tables import LAUNCHES
+
+        frame = pl.from_pandas(model_input, nan_to_null=True)
+        answer = self.model.predict(LAUNCHES.conform(frame))
+        never_seen = pl.col("never_seen").list.join(", ")
+        return answer.with_columns(never_seen).to_pandas()
+
+
+set_model(LaunchLatency())

