@@ -6,7 +6,7 @@ from prefect import flow, task
 
 from tasks import collection
 
-collect = task(collection.collect_documents, name="collect documents", retries=1, retry_delay_seconds=2)
+collect = task(name="collect documents", retries=1, retry_delay_seconds=2)(collection.collect_documents)
 
 
 @flow(name="collect-documents", validate_parameters=False)

@@ -6,7 +6,7 @@ from prefect import flow, task
 
 from tasks import collection
 
-collect = task(collection.collect_launches, name="collect launches", retries=1, retry_delay_seconds=2)
+collect = task(name="collect launches", retries=1, retry_delay_seconds=2)(collection.collect_launches)
 
 
 @flow(name="collect-launches", validate_parameters=False)

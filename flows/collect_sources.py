@@ -6,15 +6,15 @@ from prefect import flow, task
 
 from tasks import collection, validation
 
-choose_launch_sources = task(collection.choose_launch_sources, name="choose launch sources")
-collect_launches = task(
-    collection.collect_launches, name="collect launches", retries=1, retry_delay_seconds=2
+choose_launch_sources = task(name="choose launch sources")(collection.choose_launch_sources)
+collect_launches = task(name="collect launches", retries=1, retry_delay_seconds=2)(
+    collection.collect_launches
 )
-collect_documents = task(
-    collection.collect_documents, name="collect documents", retries=1, retry_delay_seconds=2
+collect_documents = task(name="collect documents", retries=1, retry_delay_seconds=2)(
+    collection.collect_documents
 )
-collect_telemetry = task(collection.collect_telemetry, name="collect telemetry")
-validate_tables = task(validation.validate_tables, name="validate tables")
+collect_telemetry = task(name="collect telemetry")(collection.collect_telemetry)
+validate_tables = task(name="validate tables")(validation.validate_tables)
 
 
 @flow(name="collect", validate_parameters=False)

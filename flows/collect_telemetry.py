@@ -6,7 +6,7 @@ from prefect import flow, task
 
 from tasks import collection
 
-collect = task(collection.collect_telemetry, name="collect telemetry", retries=1, retry_delay_seconds=2)
+collect = task(name="collect telemetry", retries=1, retry_delay_seconds=2)(collection.collect_telemetry)
 
 
 @flow(name="collect-telemetry", validate_parameters=False)

@@ -8,11 +8,14 @@ from flows.train_docquality import train_docquality
 from flows.train_latency import train_latency
 from tasks import monitoring, registration
 
-measure = task(monitoring.measure, name="measure drift")
-decide = task(monitoring.decide, name="decide")
-announce = task(monitoring.announce, name="announce decisions")
+measure = task(name="measure drift")(monitoring.measure)
+decide = task(name="decide")(monitoring.decide)
+announce = task(name="announce decisions")(monitoring.announce)
 
-RETRAIN = {registration.LAUNCH_LATENCY: train_latency, registration.DOC_QUALITY: train_docquality}
+RETRAIN: dict[str, Any] = {
+    registration.LAUNCH_LATENCY: train_latency,
+    registration.DOC_QUALITY: train_docquality,
+}
 
 
 @flow(name="monitor")

@@ -13,7 +13,7 @@ from flows.collect_sources import collect_sources
 from flows.monitor_drift import monitor_drift
 from tasks import leases, registration, summary
 
-summarize = task(summary.summarize_run, name="summarize run")
+summarize = task(name="summarize run")(summary.summarize_run)
 
 
 @flow(name="run", validate_parameters=False)

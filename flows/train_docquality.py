@@ -6,12 +6,12 @@ from prefect import flow, task
 
 from tasks import leases, registration, summary, training
 
-plan = task(training.plan_training, name="plan docquality training")
-train = task(training.train_docquality, name="train docquality")
-register = task(registration.register, name="register docquality")
-gate = task(registration.apply_gate, name="gate docquality")
-note_skipped = task(registration.note_skipped, name="note skipped training")
-add_figures = task(summary.with_evaluation, name="add figures")
+plan = task(name="plan docquality training")(training.plan_training)
+train = task(name="train docquality")(training.train_docquality)
+register = task(name="register docquality")(registration.register)
+gate = task(name="gate docquality")(registration.apply_gate)
+note_skipped = task(name="note skipped training")(registration.note_skipped)
+add_figures = task(name="add figures")(summary.with_evaluation)
 
 
 @flow(name="train-docquality", on_failure=[registration.note_failed], on_crashed=[registration.note_failed])

@@ -6,12 +6,12 @@ from prefect import flow, task
 
 from tasks import leases, registration, summary, training
 
-plan = task(training.plan_training, name="plan latency training")
-train = task(training.train_latency, name="train latency")
-register = task(registration.register, name="register latency")
-gate = task(registration.apply_gate, name="gate latency")
-note_skipped = task(registration.note_skipped, name="note skipped training")
-add_figures = task(summary.with_evaluation, name="add figures")
+plan = task(name="plan latency training")(training.plan_training)
+train = task(name="train latency")(training.train_latency)
+register = task(name="register latency")(registration.register)
+gate = task(name="gate latency")(registration.apply_gate)
+note_skipped = task(name="note skipped training")(registration.note_skipped)
+add_figures = task(name="add figures")(summary.with_evaluation)
 
 
 @flow(name="train-latency", on_failure=[registration.note_failed], on_crashed=[registration.note_failed])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from warpgauge.errors import WarpgaugeError
 from warpgauge.registry.gate import Candidate, GatePolicy, Verdict, judge
 from warpgauge.settings import load_settings
 
+LOGGER = logging.getLogger("warpgauge")
 BYTES_PER_MB = 1_000_000
 # Keeps a logarithm finite where a probability is rounded to 0 or 1.
 CLIP = 1e-15
@@ -41,13 +43,14 @@ def judge_bundle(folder: Path, version: str, champion: str | None, allow_simulat
             other = CANDIDATES[name](folder / "gate", model_files(name, champion), champion_facts, champion)
         except WarpgaugeError as error:
             # A champion that cannot answer today's rows is no yardstick: the gate asks for a reviewer.
-            other = Candidate.not_evaluable(name, champion, str(error))
+            LOGGER.warning("champion %s %s cannot be evaluated on these rows: %s", name, champion, error)
+            other = Candidate(name, champion, candidate.metric_name, None, 0, None)
     policy = GatePolicy(
         minimum_rows=settings.gate_minimum_rows,
         confidence_ratio=settings.gate_confidence_ratio,
         tolerance_ratio=settings.gate_tolerance_ratio,
         slice_tolerance_ratio=settings.gate_slice_tolerance_ratio,
-        model_size_limit_mb=settings.gate_model_size_limit_mb,
+        size_limit_mb=settings.gate_model_size_limit_mb,
     )
     return judge(candidate, other, policy, allow_simulated=allow_simulated)
 
@@ -72,10 +75,13 @@ def _latency_candidate(
         metric_name="rmse_us",
         metric_value=_root_mean(error**2),
         losses=error**2,
+        groups=_group_numbers(rows["graph_id"]),
         baseline_losses=line**2,
+        baseline_value=_root_mean(line**2),
         row_count=rows.height,
         test_set_sha256=_rows_sha256([model.target, *rows["launch_id"]]),
         slices=_slices(rows, ("gpu_name", "topology", "size_band"), error**2, _root_mean),
+        tail_name="p99_abs_error_us",
         tail_value=float(np.quantile(np.abs(error), 0.99)) if len(error) else None,
         size_mb=sum(len(files[file]) for file in (TEXT_FILE, DOCUMENT_FILE)) / BYTES_PER_MB,
         is_simulated=bool(facts["is_simulated"]),
@@ -97,23 +103,24 @@ def _docquality_candidate(
     encoder_id = str(json.loads((gate.parent / "bundle.json").read_text())["encoder_id"])
     scores = model.score(documents, vectors, pl.read_parquet(gate / GATE_CHECKS), encoder_id=encoder_id)
     truth = pl.read_parquet(gate / GATE_BASELINE).select(
-        "document_id", "family", "is_defect", "baseline_probability"
+        "document_id", "source_id", "family", "is_defect", "baseline_probability"
     )
     rows = scores.join(truth, on="document_id", how="inner", maintain_order="left")
     is_defect = rows["is_defect"].to_numpy()
     losses = _log_losses(is_defect, rows["defect_probability"].to_numpy())
+    baseline = _log_losses(is_defect, rows["baseline_probability"].to_numpy())
     return Candidate(
         name=DOC_QUALITY,
         version=version,
         metric_name="log_loss",
         metric_value=_mean(losses),
         losses=losses,
-        baseline_losses=_log_losses(is_defect, rows["baseline_probability"].to_numpy()),
+        groups=_group_numbers(rows["source_id"]),
+        baseline_losses=baseline,
+        baseline_value=_mean(baseline),
         row_count=rows.height,
         test_set_sha256=_rows_sha256(rows["document_id"].to_list()),
         slices=_slices(rows, ("family",), losses, _mean),
-        tail_value=None,
-        size_mb=None,
         is_simulated=bool(facts["is_simulated"]),
     )
 
@@ -134,9 +141,15 @@ def _slices(
     return found
 
 
+def _group_numbers(names: pl.Series) -> NDArray[np.int64]:
+    """A number for each name: rows of one graph or document are drawn together in the bootstrap."""
+    return names.rank("dense").cast(pl.Int64).to_numpy()
+
+
 def _log_losses(is_defect: NDArray[Any], probability: NDArray[Any]) -> NDArray[Any]:
     clipped = np.clip(probability, CLIP, 1 - CLIP)
-    return np.where(is_defect, -np.log(clipped), -np.log1p(-clipped))
+    losses: NDArray[Any] = np.where(is_defect, -np.log(clipped), -np.log1p(-clipped))
+    return losses
 
 
 def _root_mean(squares: NDArray[Any]) -> float | None:

@@ -79,7 +79,7 @@ def score_frame(model: DocQualityModel, frame: pl.DataFrame) -> pl.DataFrame:
     )
     encoder = load_encoder()
     vectors = encoder.encode([_text(row) for row in documents.select("title", "body").iter_rows(named=True)])
-    return model.score(documents, vectors, check_features(documents), encoder.encoder_id)
+    return model.score(documents, vectors, check_features(documents), encoder_id=encoder.encoder_id)
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -37,13 +37,15 @@ def _item(name: str, found: str | None, lack: str) -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
+    from datetime import UTC, datetime
+
     import pynvml
 
-    from warpgauge.telemetry.nvml import list_gpus
+    from warpgauge.telemetry.nvml import sample_gpus
 
     lack = "launches come from files or the simulator, and utilization from files: the monitor says it cannot tell"
     try:
-        gpus = list_gpus(pynvml)
+        gpus = sample_gpus(pynvml, datetime.now(UTC)).frame["gpu_name"].to_list()
     except SourceUnavailableError as error:
         return _item("GPU", None, f"{lack} ({error})")
     return _item("GPU", ", ".join(gpus) or None, lack)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+    from warpgauge.registry.gate import Verdict
+
 LAUNCH_LATENCY = "launch-latency"
 DOC_QUALITY = "doc-quality"
 MODEL_NAMES = (LAUNCH_LATENCY, DOC_QUALITY)
@@ -303,9 +305,7 @@ def apply_gate(bundle: str, registered: Registered, allow_simulated: bool = Fals
     _tag(client, registered, "gate_reasons", reasons[:5000])
     if verdict.outcome == "hold":
         _tag(client, registered, "review", "pending")
-    card = model_card(
-        {**facts, "version": registered.version, "gate": verdict.outcome, "reasons": list(verdict.reasons)}
-    )
+    card = model_card(_card_facts(facts, registered.version, verdict))
     client.log_text(registered.run_id, card, "model_card.md")
     client.update_model_version(
         name, registered.version, description=f"{facts['headline']}\n\nGate: {verdict.outcome}: {reasons}"
@@ -320,6 +320,61 @@ def apply_gate(bundle: str, registered: Registered, allow_simulated: bool = Fals
         "outcome": verdict.outcome,
         "reasons": list(verdict.reasons),
         "figures": dict(verdict.figures),
+        "refused": [f"gate: {name} version {registered.version}: {reasons}"]
+        if verdict.outcome == "refuse"
+        else [],
+    }
+
+
+# What a version is for, as its card says it.
+CARD_USE = {
+    LAUNCH_LATENCY: {
+        "intended_use": "Before a CUDA Graph is launched: how long the launch call will take on a GPU, and how sure that is.",
+        "not_for": "GPUs, CUDA versions or shapes named in `never_seen`, other than as a wide guess; device time.",
+        "baseline_name": "line a + b x nodes",
+    },
+    DOC_QUALITY: {
+        "intended_use": "Order documentation and reports about it by how likely a defect is, and show the evidence.",
+        "not_for": "Closing or rejecting anything without a person; text in languages other than English.",
+        "baseline_name": "share of defects in the family",
+    },
+}
+BASELINE_PREFIX = {LAUNCH_LATENCY: "line_", DOC_QUALITY: "baseline_"}
+
+
+def _card_facts(facts: dict[str, Any], version: str, verdict: Verdict) -> dict[str, Any]:
+    """The facts of a bundle under the names that the card uses."""
+    name = facts["model_name"]
+    prefix = BASELINE_PREFIX[name]
+    metrics = facts["metrics"]
+    baseline = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+    slices = {}
+    for row in facts["evaluation"]:
+        figures = {key: value for key, value in row.items() if isinstance(value, int | float)}
+        label = " = ".join(
+            str(row[key]) for key in ("slice", "value", "predictor") if row.get(key) is not None
+        )
+        slices[label] = figures
+    return {
+        **CARD_USE[name],
+        "name": name,
+        "version": version,
+        "predicts": facts["description"],
+        "unit": facts["unit"],
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "is_simulated": facts["is_simulated"],
+        "label_provenance": facts["provenance"],
+        "data_versions": facts["data_versions"],
+        "row_counts": facts["counts"],
+        "metrics": {
+            key: value for key, value in metrics.items() if "/" not in key and not key.startswith(prefix)
+        },
+        "baseline_metrics": baseline,
+        "slices": slices,
+        "limits": facts["notes"],
+        "verdict": {"outcome": verdict.outcome, "reasons": list(verdict.reasons)},
+        "settings": facts["settings"],
+        "environment": _environment(),
     }
 
 
@@ -417,7 +472,7 @@ def list_versions() -> dict[str, Any]:
         answer.append(
             {"model_name": name, "champion": champion, "no_champion_because": why, "versions": versions}
         )
-    return answer
+    return {"models": answer}
 
 
 def compare_versions(model_name: str, first: str, second: str) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         The bundle's folder.
     """
     from warpgauge.drift.residuals import fit_residual_reference
-    from warpgauge.latency.plots import plot_training
+    from warpgauge.latency.plots import draw_training
     from warpgauge.latency.training import train_latency
 
     settings = load_settings()
@@ -154,7 +154,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         "requirements": _requirements("lightgbm"),
     }
     frames = {GATE_ROWS: trained.gate_rows, GATE_BASELINE: gate}
-    return _write_bundle(facts, files, frames, {}, plot_training(trained))
+    return _write_bundle(facts, files, frames, {}, draw_training(trained))
 
 
 def train_docquality(plan: Mapping[str, Any], reason: str) -> str:

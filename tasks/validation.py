@@ -177,8 +177,7 @@ def validate_table(
     """
     table = _table_named(table_name)
     rows = store.read(table_name).collect()
-    origin = origin or f"{table_name} at version {store.version(table_name)}"
-    require_rows(rows.height, table, origin=None if rows.height else "a table that nothing was added to yet")
+    require_rows(rows.height, table, origin=origin or "a table that nothing was added to yet")
     refused = store.read("quarantine").filter(pl.col("table_name") == table_name).collect()["row_sha256"]
     unchecked = rows
     if not refused.is_empty():
@@ -195,7 +194,7 @@ def validate_table(
         quarantine_limit_ratio=quarantine_limit_ratio,
         completeness_floor_ratio=completeness_floor_ratio,
         build_docs=build_docs,
-        origin=origin,
+        origin=origin or f"{table_name} at version {store.version(table_name)}",
         folder=folder,
     )
     if report.verdict is Verdict.REFUSED:

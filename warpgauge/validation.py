@@ -193,16 +193,17 @@ class ValidationReport:
             every_check: Also list the checks that passed; else only the others, and the names of the
                 columns whose checks passed on no values at all.
         """
+        subject = f"{self.table} ({self.origin})" if self.origin else self.table
         passed = len(self.outcomes(CheckOutcome.PASSED))
         lines = [
-            f"{self.table}{f' ({self.origin})' if self.origin else ''}: {self.verdict}; {self.row_count:,} rows, {self.failed_row_count:,} fail "
+            f"{subject}: {self.verdict}; {self.row_count:,} rows, {self.failed_row_count:,} fail "
             f"({100 * self.failed_row_ratio:.2f} %, limit {100 * self.quarantine_limit_ratio:g} %); "
             f"{passed} of {len(self.checks)} checks passed"
         ]
         if self.excluded_count:
             lines.append(f"  {self.excluded_count:,} rows were in quarantine before and were not checked")
-        shown = [check for check in self.checks if every_check or check.outcome is not CheckOutcome.PASSED]
-        if shown:
+        listed = [check for check in self.checks if every_check or check.outcome is not CheckOutcome.PASSED]
+        if listed:
             rows = [("outcome", "rows", "missing", "unexpected", "check", "message")]
             rows += [
                 (
@@ -213,7 +214,7 @@ class ValidationReport:
                     check.name,
                     check.message,
                 )
-                for check in shown
+                for check in listed
             ]
             widths = [max(len(row[place]) for row in rows) for place in range(5)]
             lines += [

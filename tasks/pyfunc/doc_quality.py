@@ -6,17 +6,22 @@ and nature come out. Checks and embeddings are made here, as in training.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import mlflow
 from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class DocQuality(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
+# The signature that is stored with the version already checks the input; MLflow urges type hints all the same.
+warnings.filterwarnings("ignore", message=".*Add type hints to the `predict` method.*")
+
+
+class DocQuality(PythonModel):
     """Loads the checked model files and answers frames."""
 
     def load_context(self, context: Any) -> None:

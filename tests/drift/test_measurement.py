@@ -27,7 +27,9 @@ def test_a_number_that_is_none_is_never_measured(part: str, number: float):
 
 
 def test_what_cannot_be_said_names_its_cause_and_never_trips():
-    m = Measurement.cannot_say("residuals", "launch-latency", "too few", "3 of 100", sample_count=3, limit=0.1)
+    m = Measurement.cannot_say(
+        "residuals", "launch-latency", "too few", "3 of 100", sample_count=3, limit=0.1
+    )
     assert (m.status, m.value, m.cause, m.is_tripped) == ("cannot_say", None, "too few", False)
     assert m.reason == "too few: 3 of 100"
     assert set(CAUSES) >= {"too few", "degenerate", "encoder changed", "no champion", "no samples", "stale"}

@@ -347,3 +347,14 @@ def test_what_is_no_trace_is_refused_in_words(read, text, words):
 def test_a_byte_offset_counts_bytes_and_not_characters(read):
     with pytest.raises(SourceFileError, match="byte 10 "):
         read('["éé", 1} and more of it', None)
+
+
+def test_a_grid_beyond_any_gpu_is_unknown_and_not_an_overflow(read):
+    frame = read([call(10), device(15, grid=[2**62, 2**62, 2**62], block=[10**30, 1, 1])]).frame
+    assert frame.select("block_count_total", "threads_per_block_maximum").row(0) == (None, None)
+
+
+def test_half_a_surrogate_pair_in_a_name_does_not_stop_the_others(read):
+    events = json.dumps([call(10), device(15, name="@@")]).replace("@@", "\\ud800")
+    header = '{"deviceProperties": [{"id": 0, "name": "\\ud800"}], "traceEvents": '
+    assert read(header + events + "}", None).frame["kernel_count"].to_list() == [1]

@@ -76,10 +76,9 @@ SPLICES = [
 ]
 
 
-def mutate(text: str, seed: int, count: int) -> bytes:
+def mutate(data: bytes, seed: int, count: int) -> bytes:
     """Cut, doubled, flipped and replaced pieces."""
     chance = random.Random(seed)
-    data = text.encode()
     for _ in range(count):
         start = chance.randrange(len(data) + 1)
         stop = min(len(data), start + chance.randrange(1, 12))
@@ -97,6 +96,14 @@ def mutate(text: str, seed: int, count: int) -> bytes:
     return data
 
 
+def outcome(read):
+    """What was read, or the message of the error that a person can act on."""
+    try:
+        return read(), ""
+    except WarpgaugeError as error:
+        return None, str(error)
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
@@ -109,20 +116,16 @@ def test_a_mutated_launch_file_ends_in_rows_or_in_a_named_error(
     tmp_path, seed, count, text, packed, keep_whole
 ):
     path = tmp_path / "input"
+    data = text.encode()
     if packed == "after":  # the compressed bytes themselves are damaged
-        data = (
-            mutate(gzip.compress(text.encode(), mtime=0).decode("latin-1"), seed, count)
-            .decode()
-            .encode("latin-1", "replace")
-        )
+        data = mutate(gzip.compress(data, mtime=0), seed, count)
     else:
-        data = mutate(text, seed, count)
+        data = mutate(data, seed, count)
         data = gzip.compress(data) if packed == "before" else data
     path.write_bytes(data)
-    try:
-        batch = read_launches(path, keep_whole=keep_whole)
-    except WarpgaugeError as error:
-        assert str(path) in str(error)
+    batch, refusal = outcome(lambda: read_launches(path, keep_whole=keep_whole))
+    if batch is None:
+        assert str(path) in refusal
     else:
         assert batch.frame.height > 0
         assert batch.frame.schema == LAUNCHES.schema
@@ -131,10 +134,10 @@ def test_a_mutated_launch_file_ends_in_rows_or_in_a_named_error(
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 5), text=st.sampled_from([GRAPH, DOT]))
 def test_a_mutated_graph_ends_in_one_row_or_in_a_named_error(seed, count, text):
-    try:
-        frame = describe_graph(mutate(text, seed, count).decode("utf-8", "replace"), source_name="graph")
-    except WarpgaugeError as error:
-        assert str(error).startswith("graph: ")
+    damaged = mutate(text.encode(), seed, count).decode("utf-8", "replace")
+    frame, refusal = outcome(lambda: describe_graph(damaged, source_name="graph"))
+    if frame is None:
+        assert refusal.startswith("graph: ")
     else:
         assert frame.height == 1
         assert frame["node_count"][0] >= 1
@@ -185,9 +188,8 @@ def test_any_value_in_any_field_of_a_trace_ends_in_rows_or_in_a_named_error(tmp_
         event["args"][field] = document
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace))
-    try:
-        batch = read_launches(path)
-    except WarpgaugeError as error:
-        assert str(path) in str(error)
+    batch, refusal = outcome(lambda: read_launches(path))
+    if batch is None:
+        assert str(path) in refusal
     else:
         assert batch.frame.height == 1

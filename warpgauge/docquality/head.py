@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,10 @@ STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 
 FOLD_COUNT = 5
 _ITERATIONS = 2000
+
+# Gradient at which the fit ends: on real header entries 1e-3 gives the held-out figures of 1e-4 to three
+# digits in a third of the time.
+_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ def fit_head(matrix: Floats, labels: Integers, class_count: int, strength: float
             f"class {int(np.argmin(counts))} has no row among {len(labels)}; a head needs rows of all "
             f"{class_count} classes, add labels of the missing one"
         )
-    learner = LogisticRegression(C=strength, class_weight="balanced", max_iter=_ITERATIONS)
+    learner = LogisticRegression(C=strength, class_weight="balanced", max_iter=_ITERATIONS, tol=_TOLERANCE)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         try:
@@ -80,6 +85,21 @@ def fit_head(matrix: Floats, labels: Integers, class_count: int, strength: float
             np.concatenate([zero, learner.coef_]), np.array([0.0, float(learner.intercept_[0])])
         )
     return LinearHead(np.asarray(learner.coef_), np.asarray(learner.intercept_))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Numeric libraries use one thread inside.
+
+    The products here are small, and on two busy cores the threads of the BLAS waited for each other twenty
+    times as long as the work takes (340 s against 16 s for one whole training).
+    """
+    import scipy.linalg  # noqa: F401 - brings its own BLAS, which must be loaded to be limited
+    import sklearn.linear_model  # noqa: F401
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1):
+        yield
 
 
 def assign_folds(

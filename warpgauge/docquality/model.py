@@ -30,6 +30,9 @@ FORMAT = "warpgauge-docquality-1"
 THRESHOLD = 0.5
 REASON_COUNT = 5
 
+# Kinds that are wrong for a version, not in themselves, where no label taught the difference.
+VERSION_KINDS = frozenset({"outdated_api"})
+
 # Contributions to the log-odds below this change a probability by less than half a percentage point.
 _REASON_MINIMUM = 0.02
 
@@ -92,7 +95,7 @@ class DocQualityModel:
 
         - defect_probability: 0 to 1, calibrated.
         - kinds: what a check found, and what a kind's head answers with 0.5 or more; in the order of KINDS.
-        - nature: concept or version; null where no defect is likely or no label taught it.
+        - nature: concept or version; null where no defect is likely and no check found one.
         - evidence: checks that found something, as `check=value`.
         - reasons: up to five columns by weight (the text as one), contribution in log-odds, positive towards
           a defect.
@@ -119,11 +122,7 @@ class DocQualityModel:
         for kind, head in self.kinds.items():
             for row in np.flatnonzero(head.probability(features.matrix, family) >= THRESHOLD):
                 kinds[row].add(kind)
-        natures = (
-            [None] * documents.height
-            if self.version_nature is None
-            else self._natures(self.version_nature.probability(features.matrix, family), probability)
-        )
+        natures = self._natures(features.matrix, family, probability >= THRESHOLD, evidence, kinds)
         return pl.DataFrame(
             {
                 "document_id": documents["document_id"],
@@ -215,11 +214,25 @@ class DocQualityModel:
                 kinds[row].add(kind)
         return evidence, kinds
 
-    def _natures(self, version: Floats, defect: Floats) -> list[str | None]:
-        concept_name, version_name = NATURES
+    def _natures(
+        self,
+        matrix: Floats,
+        family: NDArray[np.str_],
+        is_defect: NDArray[np.bool_],
+        evidence: list[list[str]],
+        kinds: list[set[str]],
+    ) -> list[str | None]:
+        """By the nature's head where labels taught one, else by what the checks found."""
+        concept, version = NATURES
+        if self.version_nature is not None:
+            of_version = self.version_nature.probability(matrix, family) >= THRESHOLD
+            return [
+                (version if at_version else concept) if at_defect or found else None
+                for at_version, at_defect, found in zip(of_version, is_defect, evidence, strict=True)
+            ]
         return [
-            None if probability < THRESHOLD else version_name if of_version >= THRESHOLD else concept_name
-            for of_version, probability in zip(version, defect, strict=True)
+            (version if VERSION_KINDS & own else concept) if found else None
+            for own, found in zip(kinds, evidence, strict=True)
         ]
 
     def _reasons(self, matrix: Floats, family: NDArray[np.str_]) -> list[list[dict[str, Any]]]:

@@ -31,6 +31,7 @@ from warpgauge.docquality.head import (
     cross_calibrated,
     fit_head,
     fold_calibration,
+    one_thread,
     row_log_losses,
 )
 
@@ -165,6 +166,7 @@ def select_pseudo_labels(
     return rows, likeliest[rows].astype(np.int64)
 
 
+@one_thread()
 def self_train(
     matrix: Floats,
     labels: Integers,

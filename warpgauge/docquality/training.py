@@ -26,7 +26,7 @@ from warpgauge.docquality.features import (
     fit_feature_space,
     keyword_scores,
 )
-from warpgauge.docquality.head import assign_folds, fit_head, heldout_loss, out_of_fold_logits
+from warpgauge.docquality.head import assign_folds, fit_head, heldout_loss, one_thread, out_of_fold_logits
 from warpgauge.docquality.labels import HUMAN, LabelSet, aggregate_labels, require_both_classes
 from warpgauge.docquality.model import BinaryHead, DocQualityModel
 from warpgauge.docquality.selftraining import SelfTraining, self_train
@@ -46,6 +46,9 @@ TEXT_STRENGTHS = (0.0003, 0.003, 0.03, 0.1)
 
 # Independent documents of each class below which a family's volume is not tuned: chance would choose.
 TEXT_MINIMUM_GROUPS = 10
+
+# Held-out rows compared with all training rows at once; bounds the memory of the comparison.
+_SIMILARITY_ROWS = 1024
 
 # Held-out documents of each class that people must have labelled before they alone are the judge.
 HUMAN_MINIMUM_ROWS = 10
@@ -83,6 +86,7 @@ def split_of(source_id: str) -> int:
     return int.from_bytes(hashlib.sha256(source_id.encode()).digest()[:8], "big") % SPLIT_COUNT
 
 
+@one_thread()
 def train_docquality(
     documents: pl.DataFrame,
     labels: pl.DataFrame,
@@ -170,11 +174,15 @@ def train_docquality(
         check_kinds=dict(check_kinds) if check_kinds is not None else default_check_kinds(space.checks),
     )
     probability = model.defect.probability(matrix[gate_rows], family[gate_rows])
-    heldout = _heldout(documents[gate_rows], table[gate_rows], part, probability)
+    similarity = _nearest_similarity(
+        embeddings[gate_rows], family[gate_rows], embeddings[train_rows], family[train_rows]
+    )
+    heldout = _heldout(documents[gate_rows], table[gate_rows], part, probability, similarity)
+    metrics = evaluate_slices(heldout, seed=seed) if heldout.height else {}
     return DocQualityTraining(
         model=model,
         heldout=heldout,
-        metrics=evaluate_slices(heldout, seed=seed) if heldout.height else {},
+        metrics=metrics,
         self_training=trained,
         label_provenance=label_provenance,
         counts={
@@ -192,7 +200,10 @@ def train_docquality(
             "label_without_document_count": label_set.frame.height - int(is_labelled.sum()),
             "feature_count": len(space.names),
         },
-        notes=_notes(table, heldout, label_set, label_provenance, trained),
+        notes=(
+            *_notes(table, heldout, label_set, label_provenance, trained),
+            *_sibling_notes(space.families, metrics),
+        ),
     )
 
 
@@ -256,8 +267,29 @@ def _gate_rows(table: pl.DataFrame, is_gate_labelled: NDArray[np.bool_]) -> tupl
     return np.flatnonzero(is_gate_labelled), "human" if is_all_human else "proxy"
 
 
+def _nearest_similarity(
+    vectors: NDArray[np.floating[Any]],
+    family: NDArray[np.str_],
+    training_vectors: NDArray[np.floating[Any]],
+    training_family: NDArray[np.str_],
+) -> Floats:
+    """Cosine of each row to the nearest training row of its family, NaN without one; shape (rows,)."""
+    nearest = np.full(len(vectors), np.nan)
+    for name in np.unique(family):
+        known = training_vectors[training_family == name]
+        rows = np.flatnonzero(family == name)
+        for start in range(0, len(rows) if len(known) else 0, _SIMILARITY_ROWS):
+            part = rows[start : start + _SIMILARITY_ROWS]
+            nearest[part] = (vectors[part] @ known.T).max(axis=1)
+    return nearest
+
+
 def _heldout(
-    documents: pl.DataFrame, table: pl.DataFrame, train: pl.DataFrame, probability: Floats
+    documents: pl.DataFrame,
+    table: pl.DataFrame,
+    train: pl.DataFrame,
+    probability: Floats,
+    similarity: Floats,
 ) -> pl.DataFrame:
     """The gate's rows with the answer and two baselines: the family's share of defects, counted words."""
     overall = float(train["is_defect"].cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
@@ -275,6 +307,7 @@ def _heldout(
             "baseline_probability", [shares.get(family, overall) for family in table["family"]], pl.Float64
         ),
         pl.Series("keyword_score", keyword_scores(documents)),
+        pl.Series("nearest_training_similarity", similarity).fill_nan(None),
     ).cast(HELDOUT_SCHEMA)
 
 
@@ -367,3 +400,17 @@ def _notes(
             f"{label_set.check_label_count} labels made by checks were not used: the model sees the checks"
         )
     return tuple(notes)
+
+
+def _sibling_notes(families: tuple[str, ...], metrics: Mapping[str, Metrics]) -> list[str]:
+    """How much of a family's AUC rests on held-out texts that have a sibling among the training texts."""
+    notes = []
+    for family in families:
+        everyone = metrics.get(f"family={family}", {})
+        unlike = metrics.get(f"unlike_training={family}", {})
+        if (over_all := everyone.get("auc")) is not None and (alone := unlike.get("auc")) is not None:
+            notes.append(
+                f"family {family}: AUC {over_all:.3f} on {everyone['row_count']:.0f} held-out documents, {alone:.3f} "
+                f"on the {unlike['row_count']:.0f} of them whose text resembles no training text"
+            )
+    return notes

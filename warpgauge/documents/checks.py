@@ -47,7 +47,7 @@ WARP_INTRINSIC = re.compile(
 _SHARED = re.compile(r"(\bextern\s+)?\b__shared__\s+([^;{}()=]{1,300})(?=[;=({])")
 _CONSTANT = re.compile(
     r"#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,9})\)?[ \t]*$"
-    r"|\b(?:constexpr|const)\b[ \t\w]*\s(\w+)\s*=\s*(\d{1,9})\s*;",
+    r"|\b(?:constexpr|const)\b[ \t\w]{0,60}\s(\w{1,80})\s{0,4}=\s{0,4}(\d{1,9})\s{0,4};",
     re.MULTILINE,
 )
 # Sizes of CUDA C++ on the 64-bit platforms that CUDA supports (Programming Guide, built-in vector types);
@@ -113,12 +113,14 @@ class Check:
     Attributes:
         check_id: Stable name, the kind first; the model's feature is called after it.
         kind, nature: What a finding of it stands for.
+        applies: Whether the check can say anything about a subject at all.
         find: The evidence for each finding in a subject.
     """
 
     check_id: str
     kind: str
     nature: str
+    applies: Callable[[Subject], bool]
     find: Callable[[Subject], list[str]]
 
 
@@ -251,17 +253,42 @@ def _code_not_closed(subject: Subject) -> list[str]:
     return ["a code fence is opened and never closed" for block in subject.blocks if not block.is_closed]
 
 
+def _is_header_entry(subject: Subject) -> bool:
+    return subject.declaration is not None
+
+
+def _is_page(subject: Subject) -> bool:
+    """Not a report: its examples are often output or cut, and its slips of the pen are nobody's documentation."""
+    return subject.family == "page"
+
+
 CHECKS: tuple[Check, ...] = (
-    Check("wrong_parameter_not_declared", "wrong_parameter", "concept", _parameter_not_declared),
-    Check("missing_parameter_some", "missing_parameter", "concept", _parameter_not_documented),
-    Check("missing_parameter_all", "missing_parameter", "concept", _no_parameter_documented),
-    Check("missing_content_return_code", "missing_content", "concept", _return_code_not_listed),
-    Check("missing_content_return_list", "missing_content", "concept", _no_return_list),
-    Check("outdated_api_deprecation", "outdated_api", "version", _deprecation_not_mentioned),
-    Check("typo_repeated_word", "typo", "concept", _repeated_word),
-    Check("broken_example_python", "broken_example", "concept", _python_does_not_parse),
-    Check("missing_error_handling_example", "missing_error_handling", "concept", _no_error_handling),
-    Check("rendering_open_fence", "rendering", "concept", _code_not_closed),
+    Check(
+        "wrong_parameter_not_declared",
+        "wrong_parameter",
+        "concept",
+        _is_header_entry,
+        _parameter_not_declared,
+    ),
+    Check(
+        "missing_parameter_some", "missing_parameter", "concept", _is_header_entry, _parameter_not_documented
+    ),
+    Check(
+        "missing_parameter_all", "missing_parameter", "concept", _is_header_entry, _no_parameter_documented
+    ),
+    Check(
+        "missing_content_return_code", "missing_content", "concept", _is_header_entry, _return_code_not_listed
+    ),
+    Check("missing_content_return_list", "missing_content", "concept", _is_header_entry, _no_return_list),
+    Check(
+        "outdated_api_deprecation", "outdated_api", "version", _is_header_entry, _deprecation_not_mentioned
+    ),
+    Check("typo_repeated_word", "typo", "concept", _is_page, _repeated_word),
+    Check("broken_example_python", "broken_example", "concept", _is_page, _python_does_not_parse),
+    Check(
+        "missing_error_handling_example", "missing_error_handling", "concept", _is_page, _no_error_handling
+    ),
+    Check("rendering_open_fence", "rendering", "concept", _is_page, _code_not_closed),
 )
 
 FEATURES: dict[str, pl.DataType] = {
@@ -292,6 +319,7 @@ def _findings(subject: Subject) -> list[Finding]:
     return [
         Finding(check.check_id, check.kind, check.nature, evidence)
         for check in CHECKS
+        if check.applies(subject)
         for evidence in check.find(subject)
     ]
 
@@ -303,7 +331,8 @@ def check_features(documents: pl.DataFrame) -> pl.DataFrame:
         documents: At least `document_id`, `title`, `body`, `code`, `family`.
 
     Returns:
-        The columns of `FEATURES`: a count of findings for each check; `__syncthreads` and warp intrinsics for each
+        The columns of `FEATURES`: a count of findings for each check, null where the check does not apply (that is
+        not the same as no finding); `__syncthreads` and warp intrinsics for each
         100 words of title, body and code; bytes of static shared memory that the examples declare (null if
         one of the sizes is not a number, as for a template parameter); launches `<<<...>>>` in examples; share
         of CUDA calls and launches in examples whose result is looked at (null without any); words; lines of
@@ -317,9 +346,9 @@ def check_features(documents: pl.DataFrame) -> pl.DataFrame:
 
 
 def _features(subject: Subject) -> dict[str, object]:
-    counts = dict.fromkeys((check.check_id for check in CHECKS), 0)
-    for finding in _findings(subject):
-        counts[finding.check_id] += 1
+    counts = {
+        check.check_id: len(check.find(subject)) if check.applies(subject) else None for check in CHECKS
+    }
     text = "\n".join((subject.title, subject.body, subject.code))
     word_count = len(text.split())
     call_count = handled_count = launch_count = code_line_count = 0

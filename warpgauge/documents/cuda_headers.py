@@ -49,6 +49,8 @@ _LEXEME = re.compile(
     r"""(?P<block>/\*(?s:.*?)(?:\*/|\Z))|(?P<line>//[^\n]*)"""
     r"""|"(?:\\[^\n]|[^"\\\n])*"|(?<![0-9A-Za-z_])'(?:\\[^\n]|[^'\\\n])*'"""
 )
+_DEFAULT = re.compile(r"(?<!\s)\s*\b__dv\s*\(")
+_BRACKET = re.compile(r"[()]")
 _DIRECTIVE = re.compile(r"#(?:[^\n\\]|\\\n|\\)*")
 # Tags of the tables that NVIDIA's own XML output knows; HTML's are known to `cleaning`.
 _XML_TABLE_TAG = re.compile(r"</?(?:tgroup|colspec|row|entry)\b[^<>]*>")
@@ -60,7 +62,7 @@ _NOT_A_NAME = re.compile(
     r"|\w*DEPRECATED\w*"
 )
 _NAME_BEFORE_PARENTHESIS = re.compile(
-    r"(operator\s*(?:\(\s*\)|[^\s\w(]{1,3}|[\w:<>* ]{1,80}?)|[A-Za-z_]\w*)\s*\("
+    r"(\boperator\s*(?:\(\s*\)|[^\s\w(]{1,3}|[\w:<>* ]{1,80}?)|(?<!\w)[A-Za-z_]\w*)\s*\("
 )
 _WORD_OF_A_TYPE = re.compile(
     r"const|volatile|struct|enum|union|class|unsigned|signed|long|short|int|char|float|double|void|bool|size_t"
@@ -277,13 +279,14 @@ def iterate_entries(text: str) -> list[tuple[Declaration, str]]:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     comments = [match for match in _LEXEME.finditer(text) if match.lastgroup is not None]
     ends = {match.start(): match.end() for match in comments}
-    for comment in comments:
-        if not _is_documentation(comment.group()):
-            continue
+    documenting = [comment for comment in comments if _is_documentation(comment.group())]
+    # A declaration ends before the next documentation comment but one that groups, and never spans two.
+    following = [comment.start() for comment in documenting[2:]] + [len(text)] * 2
+    for comment, limit in zip(documenting, following, strict=False):
         content = _comment_content(comment.group())
         if not DESCRIBING_COMMAND.search(content):
             continue
-        declaration = _declaration_after(text, comment.end(), ends)
+        declaration = _declaration_after(text, comment.end(), limit, ends)
         if declaration is not None:
             entries.append((declaration, clean_comment(content)))
     return entries
@@ -299,7 +302,9 @@ def _comment_content(comment: str) -> str:
     return _STAR.sub("", comment[3:].removesuffix("*/"))
 
 
-def _declaration_after(text: str, position: int, comment_ends: Mapping[int, int]) -> Declaration | None:
+def _declaration_after(
+    text: str, position: int, limit: int, comment_ends: Mapping[int, int]
+) -> Declaration | None:
     """The function declared next, None where something else follows."""
     while True:
         while position < len(text) and text[position].isspace():
@@ -316,7 +321,7 @@ def _declaration_after(text: str, position: int, comment_ends: Mapping[int, int]
             assert directive is not None
             position = directive.end()
         else:
-            return parse_declaration(text[position : position + DECLARATION_LIMIT])
+            return parse_declaration(text[position : min(limit, position + DECLARATION_LIMIT)])
 
 
 def parse_declaration(text: str) -> Declaration | None:
@@ -379,7 +384,7 @@ def _outside_operator(text: str) -> str:
 def _closing(text: str, position: int) -> int | None:
     """Place of the parenthesis that closes the one at `position`, None if the text ends before."""
     depth = 0
-    for match in re.compile(r"[()]").finditer(text, position):
+    for match in _BRACKET.finditer(text, position):
         depth += 1 if match.group() == "(" else -1
         if depth == 0:
             return match.start()
@@ -388,12 +393,13 @@ def _closing(text: str, position: int) -> int | None:
 
 def _without_defaults(inner: str) -> str:
     """The parameter list without `__dv(...)`, NVIDIA's macro for default arguments of C++."""
-    while (found := re.search(r"\s*\b__dv\s*\(", inner)) is not None:
+    pieces: list[str] = []
+    position = 0
+    while (found := _DEFAULT.search(inner, position)) is not None:
+        pieces.append(inner[position : found.start()])
         close = _closing(inner, found.end() - 1)
-        if close is None:
-            return inner[: found.start()]
-        inner = inner[: found.start()] + inner[close + 1 :]
-    return inner
+        position = len(inner) if close is None else close + 1
+    return "".join((*pieces, inner[position:]))
 
 
 def _split_top_level(text: str) -> list[str]:

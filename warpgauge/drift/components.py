@@ -298,6 +298,28 @@ def shift_statistic(reference: Reference, window: npt.ArrayLike) -> float:
     return _t2(mean_shifts(reference, rows), reference.held_out_variances, len(rows), reference.row_count)
 
 
+def distances(reference: Reference, window: npt.ArrayLike) -> Floats:
+    """How far each row lies from the reference's mean, in standard deviations over all axes.
+
+    Args:
+        reference: Of the champion.
+        window: Embeddings, shape (documents, dimensions).
+
+    Returns:
+        Shape (documents,), 0 at the mean; a row of the reference is about sqrt(axes) away.
+
+    Raises:
+        WindowError: If the dimensions differ or a number is not finite.
+    """
+    rows = _matrix(window, "window")
+    if rows.shape[1] != reference.dimension_count:
+        raise WindowError(
+            f"the window has {rows.shape[1]} dimensions, the reference {reference.dimension_count}; use the same encoder"
+        )
+    scores = _scores(reference.mean, reference.axes, rows)
+    return np.asarray(np.sqrt((scores**2 / reference.held_out_variances).sum(axis=1)), dtype=np.float64)
+
+
 def measure_variance(
     reference: Reference | None,
     window: npt.ArrayLike,

@@ -36,8 +36,9 @@ LARGEST_BIN_COUNT = 12
 # of a group are equal.
 LEAST_SCALE = 0.002
 # Where no value could be left out, a factor on the latency for a value never seen:
-# GPUs: V100 and A100 need 17 to 19 us for 20 nodes where a P100 needs 8 (data/launch_facts.csv), so 3.
-# Topology: 4 parallel lines cost 3 times a straight line of the same length on that P100, so 3.
+# GPUs: V100 and A100 need 17 to 19 us for a first launch of 20 nodes (the published figures that the
+# simulator meets), the P100 of the public trials 8, so 3.
+# Topology: 4 parallel lines cost 2.6 to 3.1 times a straight line of the same length on that P100, so 3.
 # Profiled: 2.75 us per node against 0.35 us, so 10. Versions: constant-time lines in CUDA 12.6 show that
 # no factor is safe; 3 covers all but those.
 STATED_FACTOR: Mapping[str, float] = {
@@ -49,8 +50,9 @@ STATED_FACTOR: Mapping[str, float] = {
 }
 # Any other input that was missing though training always had it.
 OTHER_FACTOR = 1.25
-# Beyond the measured sizes: trained on lengths up to 1000, the error at 2000 nodes a line was 0.13 in log
-# for a doubling (0.69 in log) on the public P100 trials, so a quarter of the log distance holds it.
+# Beyond the measured sizes: fitted on lengths up to 1000 of the public P100 trials, the baseline is off by
+# up to 0.02 (straight) and 0.13 (parallel lines) in log at length 2000, which is 0.69 away in log: a quarter
+# of the distance holds both.
 RANGE_WIDENING_RATIO = 0.25
 
 
