@@ -38,8 +38,8 @@ def run_pipeline(
     collected = collect_sources(launches, documents, telemetry, field_map, keep_whole)
     verdicts = {}
     with (
-        leases.hold(f"train {registration.LAUNCH_LATENCY}"),
-        leases.hold(f"train {registration.DOC_QUALITY}"),
+        leases.hold(registration.training_job(registration.LAUNCH_LATENCY)),
+        leases.hold(registration.training_job(registration.DOC_QUALITY)),
     ):
         latency_plan = latency.plan(registration.LAUNCH_LATENCY, False)
         docquality_plan = docquality.plan(registration.DOC_QUALITY, False)

@@ -10,11 +10,10 @@ plan = task(name="plan docquality training")(training.plan_training)
 train = task(name="train docquality")(training.train_docquality)
 register = task(name="register docquality")(registration.register)
 gate = task(name="gate docquality")(registration.apply_gate)
-note_skipped = task(name="note skipped training")(registration.note_skipped)
 add_figures = task(name="add figures")(summary.with_evaluation)
 
 
-@flow(name="train-docquality", on_failure=[registration.note_failed], on_crashed=[registration.note_failed])
+@flow(name="train-docquality")
 def train_docquality(
     force: bool = False, reason: str = "asked for by hand", attempt_id: str | None = None
 ) -> dict[str, Any]:
@@ -25,11 +24,13 @@ def train_docquality(
         reason: Why, for the version's record.
         attempt_id: Of the monitor's decision that asked for it.
     """
-    with leases.hold(f"train {registration.DOC_QUALITY}"):
-        planned = plan(registration.DOC_QUALITY, force)
+    name = registration.DOC_QUALITY
+    with leases.hold(registration.training_job(name)), registration.attempt(name, attempt_id) as attempt:
+        planned = plan(name, force)
         if planned["skip"]:
-            note_skipped(planned, attempt_id)
-            return add_figures(registration.DOC_QUALITY, planned)
+            attempt.end("refused", planned["why"])
+            return add_figures(name, planned)
         bundle = train(planned, reason)
-        verdict = gate(bundle, register(bundle, attempt_id))
-        return add_figures(registration.DOC_QUALITY, verdict)
+        verdict = gate(bundle, register(bundle))
+        attempt.end(registration.OUTCOMES[verdict["outcome"]], "; ".join(verdict["reasons"]))
+        return add_figures(name, verdict)

@@ -10,11 +10,10 @@ plan = task(name="plan latency training")(training.plan_training)
 train = task(name="train latency")(training.train_latency)
 register = task(name="register latency")(registration.register)
 gate = task(name="gate latency")(registration.apply_gate)
-note_skipped = task(name="note skipped training")(registration.note_skipped)
 add_figures = task(name="add figures")(summary.with_evaluation)
 
 
-@flow(name="train-latency", on_failure=[registration.note_failed], on_crashed=[registration.note_failed])
+@flow(name="train-latency")
 def train_latency(
     allow_simulated: bool = False,
     force: bool = False,
@@ -29,11 +28,13 @@ def train_latency(
         reason: Why, for the version's record.
         attempt_id: Of the monitor's decision that asked for it.
     """
-    with leases.hold(f"train {registration.LAUNCH_LATENCY}"):
-        planned = plan(registration.LAUNCH_LATENCY, force)
+    name = registration.LAUNCH_LATENCY
+    with leases.hold(registration.training_job(name)), registration.attempt(name, attempt_id) as attempt:
+        planned = plan(name, force)
         if planned["skip"]:
-            note_skipped(planned, attempt_id)
-            return add_figures(registration.LAUNCH_LATENCY, planned)
+            attempt.end("refused", planned["why"])
+            return add_figures(name, planned)
         bundle = train(planned, reason)
-        verdict = gate(bundle, register(bundle, attempt_id), allow_simulated)
-        return add_figures(registration.LAUNCH_LATENCY, verdict)
+        verdict = gate(bundle, register(bundle), allow_simulated)
+        attempt.end(registration.OUTCOMES[verdict["outcome"]], "; ".join(verdict["reasons"]))
+        return add_figures(name, verdict)

@@ -128,13 +128,17 @@ def collect_documents(
         SettingsError: If a source's scheme is unknown.
         NoDataError: If no source could be collected.
     """
-    from warpgauge.documents.cuda_headers import parse_headers, read_header_wheel
+    from warpgauge.documents.cuda_headers import parse_headers, read_header_wheel, wheel_date
     from warpgauge.documents.history import label_amendments
     from warpgauge.documents.markdown import read_page
+    from warpgauge.documents.redaction import rules_from_settings
     from warpgauge.documents.reports import parse_map, read_reports
 
     store = Store()
-    limit = int(load_settings().fetch_size_limit_mb * BYTES_PER_MB)
+    settings = load_settings()
+    limit = int(settings.fetch_size_limit_mb * BYTES_PER_MB)
+    rules = rules_from_settings(settings)
+    labels_added: list[int] = []
     mapping = parse_map(field_map or "")
     for source in sources:
         scheme = source.partition(":")[0]
@@ -148,26 +152,37 @@ def collect_documents(
         scheme, _, rest = source.partition(":")
         if scheme == "cuda-headers":
             wheels = fetch_header_wheels(rest)
-            batch = parse_headers(read_header_wheel(wheels, limit), rest)
+            batch = parse_headers(read_header_wheel(wheels, limit), rest, created_at=wheel_date(wheels))
         elif scheme == "jsonl":
             with _local_file(rest) as path:
-                batch = read_reports(path, mapping, size_limit_bytes=limit, keep_whole=keep_whole)
+                batch = read_reports(
+                    path, mapping, size_limit_bytes=limit, keep_whole=keep_whole, rules=rules
+                )
         else:
             with _local_file(rest) as path:
-                batch = read_page(path)
+                batch = read_page(path, size_limit_bytes=limit, rules=rules)
         now = pl.lit(datetime.now(UTC))
         appended = store.append("documents", batch.documents.with_columns(now.alias("fetched_at")))
-        store.append("labels", batch.labels.with_columns(pl.col("labelled_at").fill_null(now)))
+        labels_added.append(store.append("labels", _dated(batch.labels, store)).added)
         report.notes += batch.problems
         report.counts |= batch.counts
         report.offered, report.added = appended.offered, appended.added
 
     result = _collect_each(store, "documents", _expanded_documents(sources), collect)
     pages = store.read("documents").filter(pl.col("source") == "cuda-headers").collect()
-    history = store.append("labels", label_amendments(pages))
-    result["labels_added"] = history.added
+    labels_added.append(store.append("labels", label_amendments(pages)).added)
+    result["labels_added"] = sum(labels_added)
     result["labels_version"] = store.version("labels")
     return result
+
+
+def _dated(labels: pl.DataFrame, store: Store) -> pl.DataFrame:
+    """Labels whose file gives no time get that of their document's first collection: the same the next time."""
+    first_fetched = store.read("documents").select("document_id", "fetched_at").collect()
+    dated = labels.join(first_fetched, on="document_id", how="left", maintain_order="left")
+    return dated.with_columns(pl.coalesce("labelled_at", "fetched_at").alias("labelled_at")).drop(
+        "fetched_at"
+    )
 
 
 def collect_telemetry(sources: list[str]) -> dict[str, Any]:

@@ -72,8 +72,10 @@ def score_frame(model: DocQualityModel, frame: pl.DataFrame) -> pl.DataFrame:
 
     documents = DOCUMENTS.conform(frame)
     # Rows need an id only to be told apart here.
+    place = pl.int_range(pl.len()).cast(pl.String)
     documents = documents.with_columns(
-        pl.coalesce("document_id", pl.int_range(pl.len()).cast(pl.String)).alias("document_id"),
+        pl.coalesce("document_id", place).alias("document_id"),
+        pl.coalesce("source_id", place).alias("source_id"),
         pl.col("family").fill_null("report"),
         pl.col("source").fill_null("given"),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, model_files, serving_version
-from warpgauge.errors import NoDataError, SchemaError, SourceFileError, WarpgaugeError
+from warpgauge.errors import NoDataError, SchemaError, WarpgaugeError
 from warpgauge.settings import load_settings
 from warpgauge.tables import LAUNCHES
 
@@ -143,14 +143,10 @@ def score_documents(paths: list[str]) -> dict[str, Any]:
 
 
 def _read_text(path: str) -> str:
-    from warpgauge.source_file import read_source_bytes
+    from warpgauge.source_file import decode_text, read_source_file
 
     if path == STANDARD_INPUT:
         return sys.stdin.read()
-    content = read_source_bytes(Path(path), int(load_settings().fetch_size_limit_mb * BYTES_PER_MB))
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise SourceFileError(
-            f"{path}: not UTF-8 text (byte {error.start}); give JSON or DOT text"
-        ) from error
+    limit = int(load_settings().fetch_size_limit_mb * BYTES_PER_MB)
+    source = read_source_file(Path(path), what="graph", size_limit_bytes=limit)
+    return decode_text(source, what="graph")

@@ -57,7 +57,7 @@ def _collected(result: Mapping[str, Any]) -> list[str]:
     lines = table(rows, ("source", "offered", "added", "counted"))
     lines.append(f"{result['table']}: {result['added']} rows added, version {result['version']}")
     if result.get("labels_added") is not None:
-        lines.append(f"labels: {result['labels_added']} added from the history of amendments")
+        lines.append(f"labels: {result['labels_added']} added, with the documents or from their history")
     if result.get("unavailable"):
         lines.append(f"cannot say: {result['unavailable']}")
     return lines
@@ -154,7 +154,7 @@ def _predicted(result: Mapping[str, Any]) -> list[str]:
 
 
 def _scored(result: Mapping[str, Any]) -> list[str]:
-    columns = ("title", "defect_probability", "kinds", "nature", "evidence")
+    columns = ("title", "defect_probability", "kinds", "nature", "evidence", "never_seen")
     lines = table(result["documents"], columns)
     said = f"doc-quality version {result['model_version']}"
     if not result["promoted"]:

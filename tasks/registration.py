@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -188,14 +190,13 @@ def already_trained(model_name: str, data_versions: dict[str, int], settings_sha
     return None
 
 
-def register(bundle: str, attempt_id: str | None = None) -> Registered:
+def register(bundle: str) -> Registered:
     """Log a bundle as one run and one version, and give it the alias `challenger`.
 
     The version is made last, so a failure before it leaves a failed run and no version.
 
     Args:
         bundle: Folder that `tasks.training` wrote.
-        attempt_id: Of the monitor's decision that asked for it.
     """
     import mlflow
     from mlflow.exceptions import MlflowException
@@ -204,19 +205,15 @@ def register(bundle: str, attempt_id: str | None = None) -> Registered:
     facts = json.loads((folder / "bundle.json").read_text())
     name = facts["model_name"]
     client = connect()
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    assert experiment is not None
     try:
         with mlflow.start_run(
-            experiment_id=experiment.experiment_id, run_name=f"{name} {datetime.now(UTC):%Y-%m-%d %H:%M}"
+            experiment_id=_experiment_id(client), run_name=f"{name} {datetime.now(UTC):%Y-%m-%d %H:%M}"
         ) as run:
             mlflow.log_params(facts["settings"])
             _log_metrics(facts["metrics"])
             mlflow.set_tags(
                 {"model_name": name, "data_versions": json.dumps(facts["data_versions"], sort_keys=True)}
             )
-            if attempt_id is not None:
-                mlflow.set_tag("attempt_id", attempt_id)
             mlflow.log_dict(facts, "training.json")
             mlflow.log_text(_rows_as_csv(facts["evaluation"]), "evaluation.csv")
             mlflow.log_dict(_environment(), "environment.json")
@@ -246,8 +243,8 @@ def _log_model(name: str, files: Path, facts: dict[str, Any]) -> tuple[str, str]
         ),
         outputs=Schema([ColSpec(kind, column) for column, kind in facts["signature"]["outputs"]]),
     )
-    # MLflow urges an input example and type hints; the explicit signature says the same. Its chatter must
-    # not reach standard output, which belongs to --json.
+    # MLflow urges an input example; the explicit signature says the same. Its chatter must not reach
+    # standard output, which belongs to --json.
     with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore", UserWarning)
         info = mlflow.pyfunc.log_model(
@@ -310,7 +307,6 @@ def apply_gate(bundle: str, registered: Registered, allow_simulated: bool = Fals
     client.update_model_version(
         name, registered.version, description=f"{facts['headline']}\n\nGate: {verdict.outcome}: {reasons}"
     )
-    client.set_tag(registered.run_id, "outcome", OUTCOMES[verdict.outcome])
     if verdict.outcome == "promote":
         _promote(client, name, registered.version)
     return {
@@ -378,45 +374,86 @@ def _card_facts(facts: dict[str, Any], version: str, verdict: Verdict) -> dict[s
     }
 
 
-def record_attempt(model_name: str, attempt_id: str, outcome: str, why: str) -> None:
-    """Keep how a retraining ended that made no version: `failed`, or `refused` because nothing was new."""
+class Attempt:
+    """One retraining that the monitor asked for, as a run of its own that says how it ended."""
+
+    def __init__(self, model_name: str, attempt_id: str | None) -> None:
+        self.attempt_id = attempt_id
+        self._run_id = None if attempt_id is None else _begin_attempt(model_name, attempt_id)
+
+    def end(self, outcome: str, why: str) -> None:
+        """Keep the outcome: promoted, held, refused or failed."""
+        if self._run_id is None:
+            return
+        client = connect()
+        client.set_tag(self._run_id, "outcome", outcome)
+        client.set_tag(self._run_id, "why", why[:5000])
+        client.set_terminated(self._run_id, "FAILED" if outcome == "failed" else "FINISHED")
+
+
+@contextmanager
+def attempt(model_name: str, attempt_id: str | None) -> Iterator[Attempt]:
+    """Keep what becomes of a retraining; a block that raises has failed. Without an id nothing is kept.
+
+    A process that is killed leaves the outcome `running`, and `list_attempts` tells from the lease that
+    nobody works on it any more.
+    """
+    made = Attempt(model_name, attempt_id)
+    try:
+        yield made
+    except BaseException as error:
+        made.end("failed", f"{type(error).__name__}: {error}")
+        raise
+
+
+def _begin_attempt(model_name: str, attempt_id: str) -> str:
     client = connect()
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    assert experiment is not None
-    tags = {"model_name": model_name, "attempt_id": attempt_id, "outcome": outcome, "why": why[:5000]}
-    run = client.create_run(experiment.experiment_id, run_name=f"{model_name} {outcome}", tags=tags)
-    client.set_terminated(run.info.run_id, "FAILED" if outcome == "failed" else "FINISHED")
-
-
-def note_skipped(plan: dict[str, Any], attempt_id: str | None) -> None:
-    """Keep that a retraining the monitor asked for found nothing new to learn."""
-    if attempt_id is not None:
-        record_attempt(plan["model_name"], attempt_id, "refused", plan["why"])
-
-
-def note_failed(flow: Any, flow_run: Any, state: Any) -> None:
-    """Prefect hook of the training flows: keep that a retraining the monitor asked for failed."""
-    attempt_id = (flow_run.parameters or {}).get("attempt_id")
-    if attempt_id is not None:
-        model_name = LAUNCH_LATENCY if flow.name == "train-latency" else DOC_QUALITY
-        record_attempt(model_name, attempt_id, "failed", str(state.message))
+    tags = {"model_name": model_name, "attempt_id": attempt_id, "outcome": "running"}
+    name = f"retraining of {model_name}"
+    return str(client.create_run(_experiment_id(client), run_name=name, tags=tags).info.run_id)
 
 
 def list_attempts() -> list[dict[str, Any]]:
-    """Retrainings that the monitor asked for: `model_name`, `attempt_id`, `started_at`, `outcome`."""
+    """Retrainings that the monitor asked for, newest first: `model_name`, `attempt_id`, `started_at`, `outcome`.
+
+    One that says `running` while nobody holds the model's lease was killed: it is `failed`.
+    """
+    from tasks import leases
+
     client = connect()
+    runs = client.search_runs(
+        [_experiment_id(client)],
+        "tags.attempt_id != ''",
+        max_results=1000,
+        order_by=["attributes.start_time DESC"],
+    )
+    found = []
+    for run in runs:
+        tags = run.data.tags
+        outcome = tags["outcome"]
+        if outcome == "running" and not leases.is_held(training_job(tags["model_name"])):
+            outcome = "failed"
+        started_at = datetime.fromtimestamp(run.info.start_time / 1000, UTC)
+        found.append(
+            {
+                "model_name": tags["model_name"],
+                "attempt_id": tags["attempt_id"],
+                "started_at": started_at,
+                "outcome": outcome,
+            }
+        )
+    return found
+
+
+def training_job(model_name: str) -> str:
+    """Name of the lease under which a model is trained."""
+    return f"train {model_name}"
+
+
+def _experiment_id(client: MlflowClient) -> str:
     experiment = client.get_experiment_by_name(EXPERIMENT)
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], "tags.attempt_id != ''", max_results=1000)
-    return [
-        {
-            "model_name": run.data.tags["model_name"],
-            "attempt_id": run.data.tags["attempt_id"],
-            "started_at": datetime.fromtimestamp(run.info.start_time / 1000, UTC),
-            "outcome": run.data.tags.get("outcome", "failed" if run.info.status == "FAILED" else "running"),
-        }
-        for run in runs
-    ]
+    assert experiment is not None, "connect() makes it"
+    return str(experiment.experiment_id)
 
 
 def data_version(model_name: str, version: str, table: str) -> int | None:
@@ -429,14 +466,12 @@ def data_version(model_name: str, version: str, table: str) -> int | None:
 def log_monitor_metrics(values: dict[str, float]) -> None:
     """Add measured values to the monitor's one run."""
     client = connect()
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    assert experiment is not None
-    found = client.search_runs([experiment.experiment_id], "tags.role = 'monitor'", max_results=1)
+    found = client.search_runs([_experiment_id(client)], "tags.role = 'monitor'", max_results=1)
     run_id = (
         found[0].info.run_id
         if found
         else client.create_run(
-            experiment.experiment_id, run_name="monitor", tags={"role": "monitor"}
+            _experiment_id(client), run_name="monitor", tags={"role": "monitor"}
         ).info.run_id
     )
     for name, value in values.items():

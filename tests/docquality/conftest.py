@@ -41,12 +41,12 @@ def _label_rows(document_ids: list[str], verdicts: list[bool], **fields: object)
 def _documents(names: list[str], family: str, source: str, version: str | None) -> pl.DataFrame:
     return pl.DataFrame(
         {
-            "document_id": [f"{name}@{version}" for name in names],
-            "source": source,
-            "source_id": names,
-            "family": family,
-            "title": names,
-            "body": "It returns what it was given.",
+            "document_id": pl.Series([f"{name}@{version}" for name in names], dtype=pl.String),
+            "source": pl.Series([source] * len(names), dtype=pl.String),
+            "source_id": pl.Series(names, dtype=pl.String),
+            "family": pl.Series([family] * len(names), dtype=pl.String),
+            "title": pl.Series(names, dtype=pl.String),
+            "body": pl.Series(["It returns what it was given."] * len(names), dtype=pl.String),
             "product_version": pl.Series([version] * len(names), dtype=pl.String),
         }
     )
@@ -56,7 +56,9 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def _corpus(report_count: int = 300, page_count: int = 200, defect_ratio: float = 0.2, seed: int = 0) -> Corpus:
+def _corpus(
+    report_count: int = 300, page_count: int = 200, defect_ratio: float = 0.2, seed: int = 0
+) -> Corpus:
     """Reports whose first axis tells; pages with random vectors, two versions each, whose check tells."""
     generator = np.random.default_rng(seed)
     reports = _documents([f"issue-{at}" for at in range(report_count)], "report", "tracker", None)

@@ -63,7 +63,9 @@ def test_damaged_rows_are_encoded_again_and_counted(vector):
 def test_cache_survives_parquet(tmp_path):
     first = embed_documents(documents("x", "y"), CountingEncoder())
     first.new_rows.write_parquet(tmp_path / "cache.parquet")
-    again = embed_documents(documents("x", "y"), CountingEncoder(), pl.read_parquet(tmp_path / "cache.parquet"))
+    again = embed_documents(
+        documents("x", "y"), CountingEncoder(), pl.read_parquet(tmp_path / "cache.parquet")
+    )
     assert again.encoded_count == 0
     assert np.array_equal(again.vectors, first.vectors)
 
@@ -76,4 +78,6 @@ def test_no_documents_need_no_vectors():
 
 def test_cache_of_another_shape_is_refused_by_column():
     with pytest.raises(SchemaError, match="embedding"):
-        embed_documents(documents("x"), CountingEncoder(), pl.DataFrame({"text_sha256": ["x"], "encoder_id": ["a"]}))
+        embed_documents(
+            documents("x"), CountingEncoder(), pl.DataFrame({"text_sha256": ["x"], "encoder_id": ["a"]})
+        )

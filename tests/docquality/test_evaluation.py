@@ -62,7 +62,9 @@ def test_figures_equal_an_independent_implementation_also_with_ties(scores):
     truth, score = scores
     found = evaluate(truth, score)
     assert found["auc"] == pytest.approx(reference.roc_auc_score(truth, score), abs=1e-12)
-    assert found["average_precision"] == pytest.approx(reference.average_precision_score(truth, score), abs=1e-12)
+    assert found["average_precision"] == pytest.approx(
+        reference.average_precision_score(truth, score), abs=1e-12
+    )
     assert found["log_loss"] == pytest.approx(reference.log_loss(truth, np.clip(score, 1e-15, 1 - 1e-15)))
     assert found["f1"] == pytest.approx(reference.f1_score(truth, score >= 0.5))
 
@@ -128,7 +130,9 @@ def test_no_held_out_rows_and_a_lost_column_are_refused():
 
 
 def test_flat_names_hold_only_finite_figures_and_safe_characters():
-    flat = flat_metrics({"overall": {"auc": 0.9, "f1": None}, "source=a/b:c": {"auc": float("inf"), "brier": 0.1}})
+    flat = flat_metrics(
+        {"overall": {"auc": 0.9, "f1": None}, "source=a/b:c": {"auc": float("inf"), "brier": 0.1}}
+    )
     assert flat == {"auc": 0.9, "source_a_b_c/brier": 0.1}
 
 

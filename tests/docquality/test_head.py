@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from warpgauge.docquality.head import assign_folds, choose_strength, fit_head, out_of_fold_logits
+from warpgauge.docquality.head import (
+    STRENGTHS,
+    assign_folds,
+    choose_strength,
+    fit_head,
+    heldout_loss,
+    out_of_fold_logits,
+)
 from warpgauge.errors import TrainingError
 
 
@@ -10,7 +17,9 @@ def test_folds_keep_groups_whole_and_spread_a_class_of_six_percent():
     groups = [f"g{at // 2}" for at in range(1000)]
     folds = assign_folds(labels, groups, 2)
     assert set(folds) == {0, 1, 2, 3, 4}
-    by_group = {group: {int(f) for f, g in zip(folds, groups, strict=True) if g == group} for group in groups[:50]}
+    by_group = {
+        group: {int(f) for f, g in zip(folds, groups, strict=True) if g == group} for group in groups[:50]
+    }
     assert all(len(found) == 1 for found in by_group.values())
     counts = np.bincount(folds[labels == 1], minlength=5)
     assert counts.max() - counts.min() <= 1
@@ -58,15 +67,15 @@ def test_out_of_fold_scores_of_noise_tell_nothing():
     said = out_of_fold_logits(matrix, labels, folds, 2, 0.1).argmax(axis=1)
     fitted = fit_head(matrix, labels, 2, 0.1).logits(matrix).argmax(axis=1)
     assert abs((said == labels).mean() - 0.5) < 0.15
-    assert (fitted == labels).mean() > 0.9
+    assert (fitted == labels).mean() > 0.75
 
 
-def test_noise_is_held_down_harder_than_signal():
+def test_the_chosen_strength_has_the_least_held_out_loss():
     generator = np.random.default_rng(0)
-    labels = np.arange(400) % 2
-    groups = [f"g{at}" for at in range(400)]
-    folds = assign_folds(labels, groups, 2)
-    noise = generator.normal(size=(400, 60))
-    signal = noise[:, :3] + 2.0 * labels[:, None]
-    everyone = np.repeat("all", 400)
-    assert choose_strength(noise, labels, folds, 2, everyone) < choose_strength(signal, labels, folds, 2, everyone)
+    labels = np.arange(120) % 2
+    matrix = generator.normal(size=(120, 60))
+    matrix[:, :30] += 0.5 * labels[:, None]
+    everyone = np.repeat("all", 120)
+    folds = assign_folds(labels, [f"g{at}" for at in range(120)], 2)
+    losses = {c: heldout_loss(matrix, labels, folds, 2, everyone, c) for c in STRENGTHS}
+    assert losses[choose_strength(matrix, labels, folds, 2, everyone)] == min(losses.values()) < np.log(2)

@@ -65,10 +65,10 @@ class TestHeaderEntries:
         assert ids(WHOLE + "\\sa cudaErrorNotReady") == []
 
     def test_a_status_without_a_return_part_is_missing_content(self) -> None:
-        assert ids(WHOLE.split("\\return")[0]) == ["missing_content_return_list"]
+        assert ids(WHOLE.split("\\return", maxsplit=1)[0]) == ["missing_content_return_list"]
 
     def test_a_function_that_returns_no_status_needs_no_codes(self) -> None:
-        assert ids(WHOLE.split("\\return")[0], "extern float f(int lamp, float percent);") == []
+        assert ids(WHOLE.split("\\return", maxsplit=1)[0], "extern float f(int lamp, float percent);") == []
 
     def test_a_silent_deprecation_is_outdated(self) -> None:
         deprecated = "TOY_DEPRECATED " + DECLARATION

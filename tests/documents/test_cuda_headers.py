@@ -267,10 +267,12 @@ class TestWheels:
                 if damaged:
                     damaged[chance.randrange(len(damaged))] = chance.randrange(256)
             broken.write_bytes(bytes(damaged))
+            message = f"{broken}: read"
             try:
-                assert read_header_wheel([broken], LIMIT_BYTES)
+                read_header_wheel([broken], LIMIT_BYTES)
             except SourceFileError as error:
-                assert "b.whl" in str(error)
+                message = str(error)
+            assert str(broken) in message
 
 
 MUTATION = st.lists(

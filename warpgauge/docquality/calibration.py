@@ -21,8 +21,8 @@ Integers = NDArray[np.int64]
 # log-odds bias is already 0.3.
 GROUP_MINIMUM_ROWS = 20
 
-# Keeps the fit finite where the classes are separated without error; far too weak to matter elsewhere.
-_RIDGE = 1e-3
+# Keeps a step defined where all scores are equal; too weak to move a base rate (1e-3 moved 9.4 % to 9.7 %).
+_RIDGE = 1e-6
 
 _LEAST_SLOPE = 1e-3
 _NEWTON_STEPS = 100

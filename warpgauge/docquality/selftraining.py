@@ -38,7 +38,9 @@ from warpgauge.docquality.head import (
 # Coverage bought with pseudo-labels of which more than 5 % are wrong is a failed round.
 PRECISION_FLOOR = 0.95
 
-# A class below half of its expected share is on its way out, and the run says so.
+# A class with less than a tenth of its expected share among the pseudo-labels is as good as gone: one lone
+# document of a class must not open the door. Below half of its share the run warns.
+_SHARE_FLOOR = 0.1
 _SHARE_WARNING = 0.5
 
 
@@ -354,11 +356,12 @@ def _refuse_shares(data: _Data, counts: Integers, confidence_ratio: float) -> st
     if counts.sum() == 0:
         return f"no unlabelled document reached a calibrated confidence of {confidence_ratio}"
     for label, name in enumerate(data.class_names):
-        expected = data.expected_shares[label] * len(data.pool)
-        if counts[label] == 0 and expected >= 1:
+        expected = data.expected_shares[label]
+        if counts[label] < _SHARE_FLOOR * expected * counts.sum():
+            got = f"{counts[label] / counts.sum():.1%}" if counts[label] else "none"
             return (
-                f"class {name!r} got none of its expected {expected:.0f} pseudo-labels: learning from the others "
-                f"would make it disappear"
+                f"class {name!r} got {got} of the pseudo-labels, expected {expected:.1%}: learning from the "
+                f"others would make it disappear"
             )
     return None
 

@@ -534,7 +534,7 @@ def parse_entry(body: str) -> Entry:
         elif command == "sa":
             see_also.append(content)
         else:
-            prose.append(content)
+            prose.append(f"deprecated {content}" if command == "deprecated" else content)
     return Entry(
         parameters=tuple(parameters),
         template_parameters=tuple(template_parameters),

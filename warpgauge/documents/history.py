@@ -42,7 +42,7 @@ TYPO_WORD_LIMIT = 4
 _VERSION_NUMBER = re.compile(r"\b\d+(?:\.\d+)+\b")
 _WORD = re.compile(r"\w+")
 # Commands that mark words up (`\p`, `\c`, `\ref`) or stand for a fixed sentence (`\note_init_rt`).
-_MARKUP = re.compile(r"\\[A-Za-z_]+")
+_MARKUP = re.compile(r"\\(?!deprecated\b)[A-Za-z_]+")
 
 
 @dataclass(frozen=True)

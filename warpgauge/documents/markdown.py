@@ -16,7 +16,7 @@ from warpgauge.documents.cleaning import clean_markdown, fenced_pieces, mend_tex
 from warpgauge.documents.cuda_headers import iterate_entries
 from warpgauge.documents.redaction import RedactionRules, redact_fields
 from warpgauge.errors import NoDataError, SourceFileError
-from warpgauge.launches.source_file import describe_content, read_source_file
+from warpgauge.source_file import describe_content, read_source_file
 
 PAGE_SIZE_LIMIT_BYTES = 64_000_000
 HEADER_SUFFIXES = frozenset({".h", ".hpp", ".hh", ".hxx", ".cuh"})

@@ -22,7 +22,7 @@ from warpgauge.documents.batch import DocumentBatch, document_row, documents_fra
 from warpgauge.documents.cleaning import clean_markdown, mend_text, split_code
 from warpgauge.documents.redaction import RedactionRules, redact_fields
 from warpgauge.errors import NoDataError, SettingsError, SourceFileError
-from warpgauge.launches.source_file import read_source_file
+from warpgauge.source_file import read_source_file
 from warpgauge.tables import KINDS, NATURES
 
 REQUIRED_FIELDS = ("source", "source_id", "title", "body")

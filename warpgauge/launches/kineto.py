@@ -28,7 +28,7 @@ import polars as pl
 
 from warpgauge.errors import NoDataError, SourceFileError
 from warpgauge.launches.batch import LaunchBatch, graph_id, launch_id
-from warpgauge.launches.source_file import (
+from warpgauge.source_file import (
     DEFAULT_SIZE_LIMIT_BYTES,
     SourceFile,
     decode_text,

@@ -9,7 +9,7 @@ from warpgauge.errors import SourceFileError
 from warpgauge.launches.batch import LaunchBatch
 from warpgauge.launches.kineto import read_kineto
 from warpgauge.launches.perfscaling import has_perfscaling_header, read_perfscaling
-from warpgauge.launches.source_file import DEFAULT_SIZE_LIMIT_BYTES, describe_content, read_head
+from warpgauge.source_file import DEFAULT_SIZE_LIMIT_BYTES, describe_content, read_head
 
 FORMS = (
     "a CSV of NVIDIA's sample cudaGraphsPerfScaling, or a PyTorch profiler trace (JSON), each plain or gzip"

@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 
 from warpgauge.errors import NoDataError, SettingsError, SourceFileError
-from warpgauge.launches.source_file import (
+from warpgauge.source_file import (
     DEFAULT_SIZE_LIMIT_BYTES,
     SourceFile,
     decode_text,

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from warpgauge.errors import SourceFileError
-from warpgauge.launches.source_file import decode_text, describe_content, read_head, read_source_file
+from warpgauge.source_file import decode_text, describe_content, read_head, read_source_file
 
 
 def test_plain_and_gzip_of_one_content_have_one_hash(tmp_path):
