@@ -37,6 +37,7 @@ def heldout(rows=60, family="report", similarity=0.5):
             "label_source": "history",
             "is_defect": truth,
             "defect_probability": np.clip(generator.normal(0.3 + 0.3 * truth, 0.2), 0, 1),
+            "versionless_probability": 0.5,
             "baseline_probability": 1 / 3,
             "keyword_score": truth.astype(float),
             "nearest_training_similarity": similarity,
@@ -120,6 +121,18 @@ def test_families_are_reported_apart_and_small_slices_left_out():
     assert slices["overall"]["baseline_log_loss"] == pytest.approx(
         reference.log_loss(rows["is_defect"].to_numpy(), np.full(96, 1 / 3))
     )
+
+
+def test_versions_of_one_document_are_compared_without_their_version():
+    rows = heldout(4).with_columns(
+        source_id=pl.Series(["a", "a", "b", "b"]),
+        is_defect=pl.Series([True, False, False, True]),
+        versionless_probability=pl.Series([0.7, 0.2, 0.4, 0.4]),
+    )
+    overall = evaluate_slices(rows)["overall"]
+    assert overall["same_document_pair_count"] == 2
+    assert overall["same_document_auc"] == 0.75  # one won, one tied
+    assert evaluate_slices(heldout())["overall"]["same_document_auc"] is None
 
 
 def test_no_held_out_rows_and_a_lost_column_are_refused():

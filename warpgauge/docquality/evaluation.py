@@ -34,6 +34,7 @@ HELDOUT_SCHEMA = pl.Schema(
         "label_source": pl.String(),
         "is_defect": pl.Boolean(),
         "defect_probability": pl.Float64(),
+        "versionless_probability": pl.Float64(),
         "baseline_probability": pl.Float64(),
         "keyword_score": pl.Float64(),
         "nearest_training_similarity": pl.Float64(),
@@ -100,8 +101,11 @@ def evaluate_slices(heldout: pl.DataFrame, *, seed: int = 0) -> dict[str, Metric
 
     Keys are `overall`, `family=page`, `source=cuda-headers`, `version=12.4.127`, `labels=history` and
     `unlike_training=page`: the family's rows whose text resembles no training text. Every slice
-    also has baseline_log_loss and baseline_brier (the family's share of defects, answered for each), and
-    keyword_auc and keyword_average_precision (count of words about documentation).
+    also has baseline_log_loss and baseline_brier (the family's share of defects, answered for each),
+    keyword_auc and keyword_average_precision (count of words about documentation), and same_document_auc with
+    same_document_pair_count: how often the faulty version of a document scores above its sound version, with
+    the version itself kept from the model, since of such a pair the older one is always the faulty one. It
+    asks whether the model sees the fault; the AUC alone may only know which documents tend to be amended.
 
     Raises:
         NoDataError: If there are no rows.
@@ -231,6 +235,18 @@ def _slice_metrics(rows: pl.DataFrame, seed: int) -> Metrics:
         "baseline_brier": prior["brier"],
         "keyword_auc": auc(truth, keywords),
         "keyword_average_precision": average_precision(truth, keywords),
+        **_same_document_metrics(rows),
+    }
+
+
+def _same_document_metrics(rows: pl.DataFrame) -> Metrics:
+    scores = rows.select("source_id", "source", "is_defect", "versionless_probability")
+    pairs = scores.filter("is_defect").join(scores.filter(~pl.col("is_defect")), on=["source", "source_id"])
+    difference = (pairs["versionless_probability"] - pairs["versionless_probability_right"]).to_numpy()
+    wins = (difference > 0) + 0.5 * (difference == 0)
+    return {
+        "same_document_pair_count": float(len(wins)),
+        "same_document_auc": float(wins.mean()) if len(wins) else None,
     }
 
 

@@ -111,6 +111,11 @@ class FeatureSpace:
         start = self.families.index(family) * self.dimensions
         return slice(start, start + self.dimensions)
 
+    @property
+    def version_columns(self) -> slice:
+        """Where the version's indicators stand in the matrix: at its end."""
+        return slice(len(self.names) - len(self.version_indicators) - 1, len(self.names))
+
     def transform(
         self, documents: pl.DataFrame, embeddings: NDArray[np.floating[Any]], check_features: pl.DataFrame
     ) -> Features:
@@ -135,7 +140,7 @@ class FeatureSpace:
         count = documents.height
         family = documents["family"].to_numpy()
         source = documents["source"].to_numpy()
-        version = documents["product_version"].fill_null("").to_numpy()
+        version = documents["product_version"].cast(pl.String).fill_null("").to_numpy()
         wording = wording_features(documents)
 
         blocks: list[Floats] = []

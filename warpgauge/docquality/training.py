@@ -177,7 +177,16 @@ def train_docquality(
     similarity = _nearest_similarity(
         embeddings[gate_rows], family[gate_rows], embeddings[train_rows], family[train_rows]
     )
-    heldout = _heldout(documents[gate_rows], table[gate_rows], part, probability, similarity)
+    versionless = matrix[gate_rows].copy()
+    versionless[:, space.version_columns] = 0.0
+    heldout = _heldout(
+        documents[gate_rows],
+        table[gate_rows],
+        part,
+        defect_probability=probability,
+        versionless_probability=model.defect.probability(versionless, family[gate_rows]),
+        nearest_training_similarity=similarity,
+    )
     metrics = evaluate_slices(heldout, seed=seed) if heldout.height else {}
     return DocQualityTraining(
         model=model,
@@ -202,7 +211,7 @@ def train_docquality(
         },
         notes=(
             *_notes(table, heldout, label_set, label_provenance, trained),
-            *_sibling_notes(space.families, metrics),
+            *_family_notes(space.families, metrics),
         ),
     )
 
@@ -288,8 +297,10 @@ def _heldout(
     documents: pl.DataFrame,
     table: pl.DataFrame,
     train: pl.DataFrame,
-    probability: Floats,
-    similarity: Floats,
+    *,
+    defect_probability: Floats,
+    versionless_probability: Floats,
+    nearest_training_similarity: Floats,
 ) -> pl.DataFrame:
     """The gate's rows with the answer and two baselines: the family's share of defects, counted words."""
     overall = float(train["is_defect"].cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
@@ -302,12 +313,13 @@ def _heldout(
         "product_version",
         "label_source",
         "is_defect",
-        pl.Series("defect_probability", probability),
+        pl.Series("defect_probability", defect_probability),
+        pl.Series("versionless_probability", versionless_probability),
         pl.Series(
             "baseline_probability", [shares.get(family, overall) for family in table["family"]], pl.Float64
         ),
         pl.Series("keyword_score", keyword_scores(documents)),
-        pl.Series("nearest_training_similarity", similarity).fill_nan(None),
+        pl.Series("nearest_training_similarity", nearest_training_similarity).fill_nan(None),
     ).cast(HELDOUT_SCHEMA)
 
 
@@ -402,8 +414,8 @@ def _notes(
     return tuple(notes)
 
 
-def _sibling_notes(families: tuple[str, ...], metrics: Mapping[str, Metrics]) -> list[str]:
-    """How much of a family's AUC rests on held-out texts that have a sibling among the training texts."""
+def _family_notes(families: tuple[str, ...], metrics: Mapping[str, Metrics]) -> list[str]:
+    """What a family's AUC rests on: on siblings among the training texts, on knowing the document, on the fault."""
     notes = []
     for family in families:
         everyone = metrics.get(f"family={family}", {})
@@ -412,5 +424,10 @@ def _sibling_notes(families: tuple[str, ...], metrics: Mapping[str, Metrics]) ->
             notes.append(
                 f"family {family}: AUC {over_all:.3f} on {everyone['row_count']:.0f} held-out documents, {alone:.3f} "
                 f"on the {unlike['row_count']:.0f} of them whose text resembles no training text"
+            )
+        if (paired := everyone.get("same_document_auc")) is not None:
+            notes.append(
+                f"family {family}: of {everyone['same_document_pair_count']:.0f} held-out pairs of a faulty and a sound "
+                f"version of one document, the faulty one scores higher in {paired:.0%} (50% is chance)"
             )
     return notes
