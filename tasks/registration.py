@@ -316,8 +316,9 @@ def apply_gate(bundle: str, registered: Registered, allow_simulated: bool = Fals
         "outcome": verdict.outcome,
         "reasons": list(verdict.reasons),
         "figures": dict(verdict.figures),
+        # A simulated version that nobody asked to promote is withheld, as it should be; nothing went wrong.
         "refused": [f"gate: {name} version {registered.version}: {reasons}"]
-        if verdict.outcome == "refuse"
+        if verdict.outcome == "refuse" and (allow_simulated or not facts["is_simulated"])
         else [],
     }
 

@@ -118,7 +118,9 @@ class LatencySettings(_Section):
         50, ge=10, le=10_000_000, description="Fewer labelled rows than this train nothing"
     )
     latency_device: str = Field("cpu", pattern="^(cpu|gpu)$", description="LightGBM device: gpu is OpenCL")
-    threads: int = Field(0, ge=0, le=1024, description="Threads for numeric work; 0 is one for each core")
+    threads: int = Field(
+        0, ge=0, le=1024, description="Threads that train the latency model; 0 chooses by the number of rows"
+    )
 
 
 class DocqualitySettings(_Section):
