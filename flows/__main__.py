@@ -8,15 +8,19 @@ was away.
 
 import argparse
 import contextlib
+import io
 import json
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from warpgauge.errors import WarpgaugeError
+from warpgauge.errors import ServiceUnavailableError, SettingsError, WarpgaugeError
 
 Result = dict[str, Any]
+OUTPUT_FAILED_EXIT_CODE = ServiceUnavailableError.exit_code
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,31 +32,82 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    options = build_parser().parse_args(arguments)
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
     _quiet_libraries()
     try:
-        # Standard output belongs to the result: what libraries print there goes to standard error.
-        with contextlib.redirect_stdout(sys.stderr):
+        with _output_kept_for_the_result():
+            from warpgauge.settings import load_settings
+
+            # A mistyped variable stops every command, also one that would not have read it.
+            load_settings()
             result = options.run(options)
     except WarpgaugeError as error:
-        if options.json:
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-        print(f"warpgauge: {error}", file=sys.stderr)
-        return error.exit_code
+        return _refuse(type(error).__name__, str(error), error.exit_code, options.json)
     except KeyboardInterrupt:
         print(
             "warpgauge: stopped; what was committed is whole, run the command again to go on", file=sys.stderr
         )
         return 130
-    from tasks.presentation import exit_code, render
+    from tasks.presentation import as_json, exit_code, render
 
-    text = json.dumps(result, default=str) if options.json else render(options.command, result)
+    code = exit_code(result)
+    return _print(as_json(result) if options.json else render(options.command, result), code)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    """The options; a wrong command line is one message, in JSON too where that was asked for."""
+    said = io.StringIO()
     try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The reader (head, a pager) has seen enough; the work itself is done.
+        with contextlib.redirect_stderr(said):
+            return build_parser().parse_args(arguments)
+    except SystemExit as stop:
+        sys.stderr.write(said.getvalue())
+        if stop.code and "--json" in arguments:
+            _print(json.dumps({"error": "UsageError", "message": said.getvalue().strip()}), 2)
+        # Help is printed and not yet written out; its reader may have gone.
+        raise SystemExit(_print("", int(stop.code or 0), end="")) from None
+
+
+def _refuse(error: str, message: str, code: int, is_json: bool) -> int:
+    from tasks.presentation import printable
+
+    print(f"warpgauge: {printable(message)}", file=sys.stderr)
+    return _print(json.dumps({"error": error, "message": message}), code) if is_json else code
+
+
+def _print(text: str, code: int, end: str = "\n") -> int:
+    """Write the answer out, and give the exit code: another one if it could not be written."""
+    try:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A terminal that cannot show a sign must not cost the answer.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        print(text, end=end, flush=True)
+    except OSError as error:
+        # What is left in the buffer would be tried again, with a traceback, when the process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return exit_code(result)
+        # A reader that has seen enough (head, a pager) is no failure: the work itself is done.
+        if not isinstance(error, BrokenPipeError):
+            print(f"warpgauge: the answer could not be written: {error}", file=sys.stderr)
+            return OUTPUT_FAILED_EXIT_CODE
+    return code
+
+
+@contextlib.contextmanager
+def _output_kept_for_the_result() -> Iterator[None]:
+    """Standard output belongs to the result: what libraries and their processes print goes to standard error."""
+    for number in (STANDARD_OUTPUT, STANDARD_ERROR):
+        try:
+            os.fstat(number)
+        except OSError:  # closed by the caller: nobody wants what goes there
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    kept = os.dup(STANDARD_OUTPUT)
+    os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, STANDARD_OUTPUT)
+        os.close(kept)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -146,7 +201,7 @@ def _add_pipeline(commands: Any) -> None:
         "--once", action="store_true", help="one round; without it a round every --every-minutes"
     )
     monitor.add_argument(
-        "--every-minutes", type=float, default=5.0, metavar="N", help="time between rounds (default 5)"
+        "--every-minutes", type=_minutes, default=5.0, metavar="N", help="time between rounds (default 5)"
     )
 
 
@@ -289,8 +344,8 @@ def _train_docquality(options: argparse.Namespace) -> Result:
 def _predict_latency(options: argparse.Namespace) -> Result:
     from tasks.prediction import predict_graph, predict_rows
 
-    if options.rows:
-        return predict_rows(options.rows)
+    if options.rows is not None:
+        return predict_rows(options.rows, options.gpu, options.cuda)
     return predict_graph(options.graph, options.gpu, options.cuda)
 
 
@@ -305,13 +360,26 @@ def _monitor(options: argparse.Namespace) -> Result:
 
     if options.once:
         return monitor_drift()
+    if options.json:
+        raise SettingsError("monitor --json prints one document, of one round; add --once")
     import time
 
     from tasks.presentation import render
 
     while True:
-        print(render("monitor", monitor_drift()), file=sys.stderr, flush=True)
+        try:
+            print(render("monitor", monitor_drift()), file=sys.stderr, flush=True)
+        except ServiceUnavailableError as error:
+            # A monitor that a service's bad minute ends would watch nothing from then on.
+            print(f"warpgauge: {error}; next round in {options.every_minutes:g} minutes", file=sys.stderr)
         time.sleep(options.every_minutes * 60)
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not (math.isfinite(minutes) and minutes > 0):
+        raise argparse.ArgumentTypeError(f"{text} is no time between rounds; a number above 0 is needed")
+    return minutes
 
 
 def _models_list(options: argparse.Namespace) -> Result:  # noqa: ARG001 - every command takes its options

@@ -7,23 +7,28 @@ costs its neighbours nothing. What was refused, and why, is part of the report.
 from __future__ import annotations
 
 import glob
+import http.client
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-import urllib.error
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import polars as pl
 
-from tasks.storage import Store, cache_dir
+from tasks.storage import Appended, Store, cache_dir
 from warpgauge.errors import (
     NoDataError,
     ServiceUnavailableError,
@@ -33,11 +38,27 @@ from warpgauge.errors import (
     WarpgaugeError,
 )
 from warpgauge.settings import load_settings
+from warpgauge.tables import TIME
+
+if TYPE_CHECKING:
+    from warpgauge.documents.batch import DocumentBatch
+    from warpgauge.launches.batch import LaunchBatch
+    from warpgauge.telemetry.batch import SampleBatch
+
+    Batch = TypeVar("Batch", LaunchBatch, DocumentBatch, SampleBatch)
 
 BYTES_PER_MB = 1_000_000
 # Three versions a year or more apart, so that there is a history of amendments to learn from.
 DEFAULT_HEADER_VERSIONS = "12.4.127,12.9.79,13.5.37"
 DOCUMENT_SCHEMES = ("cuda-headers", "jsonl", "markdown")
+WEB_SCHEMES = ("http://", "https://")
+_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){1,5}")
+_SEED = re.compile(r"[0-9]{1,18}")
+_BLOCK_BYTES = 1 << 20
+# Below this mean rate, once the timeout has passed, an answer counts as one that never ends: 4 KB a second
+# is a modem's, and a server that sends a byte now and then keeps each single wait short for ever.
+SLOWEST_BYTES_PER_S = 4_000
+LONGEST_NAME_BYTES = 200
 
 
 @dataclass
@@ -51,6 +72,12 @@ class SourceReport:
     counts: dict[str, int] = field(default_factory=dict)
     refused: str | None = None
 
+    def take(self, batch: Any, appended: Appended) -> None:
+        """Keep what a batch said and what became of its rows."""
+        self.notes += batch.problems
+        self.counts |= batch.counts
+        self.offered, self.added = appended.offered, appended.added
+
 
 def choose_launch_sources(given: list[str] | None) -> dict[str, Any]:
     """What to collect launches from: what was given, else what the table holds, else the simulator.
@@ -60,7 +87,9 @@ def choose_launch_sources(given: list[str] | None) -> dict[str, Any]:
     """
     if given:
         return {"sources": given, "why": f"launches from {', '.join(given)}"}
-    measured = Store().read("launches").filter(~pl.col("is_simulated")).select(pl.len()).collect().item()
+    measured = (
+        Store().read_valid("launches").filter(~pl.col("is_simulated")).select(pl.len()).collect().item()
+    )
     if measured:
         return {
             "sources": [],
@@ -99,17 +128,9 @@ def collect_launches(
         if source.startswith("simulator:"):
             batch = simulate_launches(_seed(source))
         else:
-            with _local_file(source) as path:
-                batch = read_launches(path, keep_whole=keep_whole, size_limit_bytes=limit, gpu_name=gpu_name)
-        report.notes += batch.problems
-        report.counts |= batch.counts
-        frame = batch.frame.with_columns(pl.lit(datetime.now(UTC)).alias("collected_at"))
-        if "://" in source:
-            frame = frame.with_columns(
-                pl.lit(Path(source.split("?", maxsplit=1)[0]).name).alias("source_name")
-            )
-        appended = store.append("launches", frame)
-        report.offered, report.added = appended.offered, appended.added
+            read = partial(read_launches, keep_whole=keep_whole, size_limit_bytes=limit, gpu_name=gpu_name)
+            batch = _read(source, read)
+        report.take(batch, store.append("launches", batch.frame.with_columns(_now("collected_at"))))
 
     return _collect_each(store, "launches", _expanded(sources), collect)
 
@@ -152,24 +173,27 @@ def collect_documents(
         scheme, _, rest = source.partition(":")
         if scheme == "cuda-headers":
             wheels = fetch_header_wheels(rest)
-            batch = parse_headers(read_header_wheel(wheels, limit), rest, created_at=wheel_date(wheels))
+            try:
+                batch = parse_headers(read_header_wheel(wheels, limit), rest, created_at=wheel_date(wheels))
+            except SourceFileError:
+                # A damaged wheel that stayed in the cache would refuse this version for ever.
+                shutil.rmtree(wheels[0].parent)
+                raise
         elif scheme == "jsonl":
-            with _local_file(rest) as path:
-                batch = read_reports(
-                    path, mapping, size_limit_bytes=limit, keep_whole=keep_whole, rules=rules
-                )
+            read = partial(
+                read_reports, mapping=mapping, size_limit_bytes=limit, keep_whole=keep_whole, rules=rules
+            )
+            batch = _read(rest, read)
         else:
-            with _local_file(rest) as path:
-                batch = read_page(path, size_limit_bytes=limit, rules=rules)
-        now = pl.lit(datetime.now(UTC))
-        appended = store.append("documents", batch.documents.with_columns(now.alias("fetched_at")))
+            batch = _read(rest, partial(read_page, size_limit_bytes=limit, rules=rules))
+        appended = store.append("documents", batch.documents.with_columns(_now("fetched_at")))
         labels_added.append(store.append("labels", _dated(batch.labels, store)).added)
-        report.notes += batch.problems
-        report.counts |= batch.counts
-        report.offered, report.added = appended.offered, appended.added
+        report.take(batch, appended)
 
     result = _collect_each(store, "documents", _expanded_documents(sources), collect)
-    pages = store.read("documents").filter(pl.col("source") == "cuda-headers").collect()
+    # A report may call its source what it likes; only header entries have a history of versions.
+    is_header_entry = (pl.col("source") == "cuda-headers") & (pl.col("family") == "page")
+    pages = store.read("documents").filter(is_header_entry).collect()
     labels_added.append(store.append("labels", label_amendments(pages)).added)
     result["labels_added"] = sum(labels_added)
     result["labels_version"] = store.version("labels")
@@ -177,18 +201,40 @@ def collect_documents(
 
 
 def _dated(labels: pl.DataFrame, store: Store) -> pl.DataFrame:
-    """Labels whose file gives no time get that of their document's first collection: the same the next time."""
-    first_fetched = store.read("documents").select("document_id", "fetched_at").collect()
-    dated = labels.join(first_fetched, on="document_id", how="left", maintain_order="left")
-    return dated.with_columns(pl.coalesce("labelled_at", "fetched_at").alias("labelled_at")).drop(
-        "fetched_at"
+    """Labels with a time each; one whose file gives none gets the same time whenever it is collected.
+
+    That is the time at which the table already has the very label, else when its document was first
+    collected. An annotator who changed a label without giving a time has changed it now.
+    """
+    who, what = ["document_id", "annotator"], ["is_defect", "kinds", "nature"]
+    latest = store.read("labels").sort("labelled_at").unique(who, keep="last", maintain_order=True)
+    fetched = store.read("documents").select("document_id", "fetched_at")
+    is_changed = ~pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_before")) for name in what)
+    known_at = (
+        pl.when(pl.col("labelled_at_before").is_null())
+        .then("fetched_at")
+        .when(is_changed)
+        .then(_now("changed_at"))
+        .otherwise("labelled_at_before")
+    )
+    return (
+        labels.lazy()
+        .join(latest, on=who, how="left", suffix="_before", maintain_order="left")
+        .join(fetched, on="document_id", how="left", maintain_order="left")
+        .with_columns(pl.coalesce("labelled_at", known_at).alias("labelled_at"))
+        .select(labels.columns)
+        .collect()
     )
 
 
-def collect_telemetry(sources: list[str]) -> dict[str, Any]:
+def collect_telemetry(sources: list[str], keep_whole: bool = False) -> dict[str, Any]:
     """Collect GPU samples from `nvml` or from nvidia-smi and DCGM CSV files.
 
     A machine without a GPU is an answer, not a failure: the report's `unavailable` says why.
+
+    Args:
+        sources: `nvml`, paths, globs or http addresses.
+        keep_whole: Keep the intact readings of a damaged file instead of refusing it.
 
     Raises:
         NoDataError: If files were named and none could be collected.
@@ -197,26 +243,28 @@ def collect_telemetry(sources: list[str]) -> dict[str, Any]:
     from warpgauge.telemetry.nvml import sample_gpus
 
     store = Store()
-    limit = int(load_settings().fetch_size_limit_mb * BYTES_PER_MB)
+    settings = load_settings()
+    limit = int(settings.fetch_size_limit_mb * BYTES_PER_MB)
     unavailable: list[str] = []
 
     def collect(source: str, report: SourceReport) -> None:
-        now = datetime.now(UTC)
         if source == "nvml":
             import pynvml
 
             try:
-                batch = sample_gpus(pynvml, now)
+                batch = sample_gpus(pynvml, datetime.now(UTC), source_name=socket.gethostname())
             except SourceUnavailableError as error:
                 unavailable.append(str(error))
                 return
         else:
-            with _local_file(source) as path:
-                batch = read_gpu_csv(path, size_limit_bytes=limit)
-        report.notes += batch.problems
-        report.counts |= batch.counts
-        appended = store.append("gpu_samples", batch.frame.with_columns(pl.lit(now).alias("collected_at")))
-        report.offered, report.added = appended.offered, appended.added
+            read = partial(
+                read_gpu_csv,
+                timezone=settings.telemetry_timezone,
+                keep_whole=keep_whole,
+                size_limit_bytes=limit,
+            )
+            batch = _read(source, read)
+        report.take(batch, store.append("gpu_samples", batch.frame.with_columns(_now("collected_at"))))
 
     result = _collect_each(store, "gpu_samples", _expanded(sources), collect)
     result["unavailable"] = "; ".join(unavailable) or None
@@ -230,21 +278,23 @@ def fetch_header_wheels(version: str) -> list[Path]:
         SourceUnavailableError: If pip finds no such version or no package index answers.
         SettingsError: If the version is not of the form 12.4.127.
     """
-    parts = version.split(".")
-    if len(parts) < 2 or not all(part.isdigit() for part in parts):
+    if not _VERSION.fullmatch(version):
         raise SettingsError(f"cuda-headers:{version}: a version looks like 12.4.127")
-    major = int(parts[0])
-    # From CUDA 13 on the package's name carries no version, and the crt headers have a package of their own.
-    packages = ["nvidia-cuda-runtime"] if major >= 13 else [f"nvidia-cuda-runtime-cu{major}"]
+    major = int(version.partition(".")[0])
+    # From CUDA 13 on the package's name carries no version.
+    package = "nvidia-cuda-runtime" if major >= 13 else f"nvidia-cuda-runtime-cu{major}"
     folder = cache_dir("wheels") / version
-    if not folder.is_dir():
-        partial = Path(tempfile.mkdtemp(prefix=f"{version}.", dir=folder.parent))
+    if not any(folder.glob("*.whl")):
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{version}-", dir=folder.parent))
         try:
-            for package in packages:
-                _pip_download(package, version, partial)
-            os.replace(partial, folder)
+            _pip_download(package, version, unfinished)
+            os.replace(unfinished, folder)
+        except OSError:
+            # Another collector may have fetched this version meanwhile: its wheel is as good.
+            if not any(folder.glob("*.whl")):
+                raise
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
     return sorted(folder.glob("*.whl"))
 
 
@@ -267,43 +317,60 @@ def _pip_download(package: str, version: str, folder: Path) -> None:
 def _collect_each(
     store: Store, table: str, sources: list[str], collect: Callable[[str, SourceReport], None]
 ) -> dict[str, Any]:
-    """Run one collector over its sources; a source that fails is reported and the next one is tried."""
+    """Run one collector over its sources; a source that fails is reported and the next one is tried.
+
+    Raises:
+        NoDataError: If none could be collected.
+        ServiceUnavailableError: If this machine or the store fails: that is no source's fault, and the
+            next one would fare no better. What was committed before stays.
+    """
     reports = []
-    service_error: ServiceUnavailableError | None = None
     for source in sources:
         report = SourceReport(source)
         try:
             collect(source, report)
-        except ServiceUnavailableError as error:
-            # The store is away for every source alike: that is not this file's fault.
-            service_error = error
-            break
-        except (WarpgaugeError, OSError) as error:
+        except ServiceUnavailableError:
+            raise
+        except WarpgaugeError as error:
             report.refused = str(error)
+        except OSError as error:
+            raise ServiceUnavailableError(
+                f"{source}: this machine failed: {error}; free space or mend the permission and run again: "
+                "what was committed is whole"
+            ) from error
         reports.append(report)
-    if service_error is not None:
-        raise service_error
-    refused = [report for report in reports if report.refused]
-    if not reports or len(refused) == len(reports):
-        reasons = "; ".join(str(report.refused) for report in refused) or "no source was named"
+    refused = [_named(report.source, report.refused) for report in reports if report.refused]
+    if len(refused) == len(reports):
+        reasons = "; ".join(refused) or "no source was named"
         raise NoDataError(f"nothing could be collected into {table}: {reasons}")
     return {
         "table": table,
         "offered": sum(report.offered for report in reports),
         "added": sum(report.added for report in reports),
         "version": store.version(table),
-        "refused": [f"{report.source}: {report.refused}" for report in refused],
-        "salvaged": [f"{report.source}: {note}" for report in reports for note in report.notes],
+        "refused": refused,
+        "salvaged": [_named(report.source, note) for report in reports for note in report.notes],
         "sources": [asdict(report) for report in reports],
     }
+
+
+def _named(source: str, text: str) -> str:
+    """The text, with the source before it unless it names the source already."""
+    place = source.split(":", maxsplit=1)[-1]
+    return text if place in text else f"{source}: {text}"
+
+
+def _now(column: str) -> pl.Expr:
+    return pl.lit(datetime.now(UTC), dtype=TIME).alias(column)
 
 
 def _expanded(sources: list[str]) -> list[str]:
     """Globs replaced by their files; a glob without a match stays, so that its refusal names it."""
     expanded: list[str] = []
     for source in sources:
-        found = sorted(glob.glob(source)) if glob.has_magic(source) and "://" not in source else []
-        expanded += found or [source]
+        is_glob = glob.has_magic(source) and "://" not in source and not os.path.lexists(source)
+        found = sorted(glob.glob(source, recursive=True)) if is_glob else []
+        expanded += [path for path in found if not os.path.isdir(path)] or [source]
     return list(dict.fromkeys(expanded))
 
 
@@ -317,44 +384,90 @@ def _expanded_documents(sources: list[str]) -> list[str]:
     return list(dict.fromkeys(expanded))
 
 
+def _read(source: str, read: Callable[[Path], Batch]) -> Batch:
+    """What a reader makes of a source; its sentences name the source, never a download's temporary path."""
+    with _local_file(source) as path:
+        try:
+            batch = read(path)
+        except WarpgaugeError as error:
+            raise type(error)(str(error).replace(str(path), source)) from error
+    problems = tuple(text.replace(str(path), source) for text in batch.problems)
+    return replace(batch, problems=problems)
+
+
 @contextmanager
 def _local_file(source: str) -> Iterator[Path]:
     """A path as it is; an http address downloaded to a temporary file that is removed afterwards."""
-    if not source.startswith(("http://", "https://")):
-        if "://" in source:
-            raise SourceFileError(f"{source}: only paths, globs, http:// and https:// addresses can be read")
-        yield Path(source)
+    if source.lower().startswith(WEB_SCHEMES):
+        with tempfile.TemporaryDirectory(prefix="warpgauge-") as folder:
+            # Readers learn the GPU and the form from a file's name, so a download keeps its own.
+            name = PurePosixPath(unquote(urlsplit(source).path)).name
+            is_name = name not in ("", "..") and len(name.encode()) <= LONGEST_NAME_BYTES
+            target = Path(folder) / (name if is_name else "download")
+            _download(source, target)
+            yield target
         return
+    if "://" in source:
+        raise SourceFileError(f"{source}: only paths, globs, http:// and https:// addresses can be read")
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        raise SourceFileError(
+            f"{source!a}: the name is not UTF-8, so no table can hold it; rename the file"
+        ) from error
+    yield Path(source)
+
+
+def _download(address: str, target: Path) -> None:
+    """Fetch an address whole, or raise and say why; the file is written block by block.
+
+    Raises:
+        SourceUnavailableError: If it cannot be reached, or is too slow to end.
+        SourceFileError: If the answer is larger than the limit or was cut.
+    """
+    with target.open("wb") as file:
+        for block in _answer(address):
+            file.write(block)
+
+
+def _answer(address: str) -> Iterator[bytes]:
     settings = load_settings()
     limit = int(settings.fetch_size_limit_mb * BYTES_PER_MB)
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / (Path(source.split("?", maxsplit=1)[0]).name or "download")
-        request = urllib.request.Request(source, headers={"User-Agent": "warpgauge"})
-        try:
-            with (
-                urllib.request.urlopen(request, timeout=settings.fetch_timeout_s) as answer,
-                target.open("wb") as file,
-            ):
-                expected = answer.headers.get("Content-Length")
-                while block := answer.read(1 << 20):
-                    file.write(block)
-                    if file.tell() > limit:
-                        raise SourceFileError(
-                            f"{source}: more than {limit} bytes; raise WARPGAUGE_FETCH_SIZE_LIMIT_MB if it is meant"
-                        )
-                if expected is not None and file.tell() < int(expected):
+    request = urllib.request.Request(address, headers={"User-Agent": "warpgauge"})
+    begun = time.monotonic()
+    total = 0
+    try:
+        with urllib.request.urlopen(request, timeout=settings.fetch_timeout_s) as answer:
+            expected: int | None = answer.length
+            while expected is None or total < expected:
+                if max(total, expected or 0) > limit:
                     raise SourceFileError(
-                        f"{source}: the answer ended after {file.tell()} of {expected} bytes; collect again"
+                        f"{address}: more than {limit:,} bytes; raise WARPGAUGE_FETCH_SIZE_LIMIT_MB if it is meant"
                     )
-        except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
-            raise SourceUnavailableError(
-                f"{source}: cannot be fetched: {error}; check the address"
-            ) from error
-        yield target
+                # read1 hands over what has come; read would wait for a whole block of a slow answer.
+                block = answer.read1(_BLOCK_BYTES)
+                if not block:
+                    break
+                total += len(block)
+                waited_s = time.monotonic() - begun
+                if waited_s > settings.fetch_timeout_s and total < waited_s * SLOWEST_BYTES_PER_S:
+                    raise SourceUnavailableError(
+                        f"{address}: {total:,} bytes came in {waited_s:.0f} s, too slow to end; fetch it by other "
+                        "means and name the file, or raise WARPGAUGE_FETCH_TIMEOUT_S"
+                    )
+                yield block
+            if expected is not None and total < expected:
+                raise SourceFileError(
+                    f"{address}: the answer ended after {total:,} of {expected:,} bytes; collect again"
+                )
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise SourceUnavailableError(
+            f"{address}: cannot be fetched: {error or type(error).__name__}; check the address"
+        ) from error
 
 
 def _seed(source: str) -> int:
     text = source.removeprefix("simulator:") or "0"
-    if not text.isdigit():
+    if not _SEED.fullmatch(text):
         raise SettingsError(f"{source}: a simulator's seed is a whole number, for example simulator:1")
     return int(text)

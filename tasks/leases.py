@@ -6,6 +6,7 @@ gave no sign of life for `monitor_lease_minutes`, is dead, and its lease is take
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -20,9 +21,14 @@ import polars as pl
 from tasks.storage import Store
 from warpgauge.errors import ServiceUnavailableError
 from warpgauge.settings import load_settings
+from warpgauge.tables import LEASES
 
+LOGGER = logging.getLogger("warpgauge")
 HEARTBEAT_SECONDS = 30.0
 FREE = ""
+# Leases of this very process: a restarted container has the host name and the process id of the one that
+# died, so a lease under this process's id that is not here is a dead one's.
+_HELD_HERE: set[str] = set()
 
 
 @contextmanager
@@ -34,21 +40,40 @@ def hold(job: str) -> Iterator[None]:
     """
     store = Store()
     holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    _take(store, job, holder)
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(HEARTBEAT_SECONDS):
-            _write(store, job, holder, only_if_held_by=holder)
-
-    heart = threading.Thread(target=beat, name=f"lease {job}", daemon=True)
-    heart.start()
+    _HELD_HERE.add(holder)
     try:
-        yield
+        _take(store, job, holder)
+        ended = threading.Event()
+        heart = threading.Thread(
+            target=_beat, args=(store, job, holder, ended), name=f"lease {job}", daemon=True
+        )
+        heart.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            heart.join()
+            _write_or_warn(store, job, FREE, holder)
     finally:
-        ended.set()
-        heart.join()
-        _write(store, job, FREE, only_if_held_by=holder)
+        _HELD_HERE.discard(holder)
+
+
+def _beat(store: Store, job: str, holder: str, ended: threading.Event) -> None:
+    """Give a sign of life until the work has ended, several within the time that counts as dead."""
+    pause_seconds = min(HEARTBEAT_SECONDS, load_settings().monitor_lease_minutes * 60 / 4)
+    while not ended.wait(pause_seconds):
+        _write_or_warn(store, job, holder, holder)
+
+
+def _write_or_warn(store: Store, job: str, new_holder: str, holder: str) -> None:
+    """Write a lease that is ours. A store that is away for a moment must neither stop the heart nor hide how
+    the work itself ended: the next beat tries again, and a lease that was not released dies with its process.
+    """
+    try:
+        if not _write(store, job, new_holder, only_if_held_by=holder):
+            LOGGER.warning("lease %s was taken over: %s gave no sign of life in time", job, holder)
+    except ServiceUnavailableError as error:
+        LOGGER.warning("lease %s could not be written: %s", job, error)
 
 
 def is_held(job: str) -> bool:
@@ -76,6 +101,10 @@ def _write(store: Store, job: str, holder: str, only_if_held_by: str) -> bool:
     """Write the holder of a job unless somebody else holds it by now."""
     while True:
         version = store.version("leases")
+        if version is None:
+            # Two processes that both find no table would both win: it is made first, then competed for.
+            store.append("leases", LEASES.empty())
+            continue
         rows = store.read("leases").collect()
         mine = rows.filter(pl.col("job") == job)
         if (FREE if mine.is_empty() else mine["holder"][0]) != only_if_held_by:
@@ -91,21 +120,25 @@ def _write(store: Store, job: str, holder: str, only_if_held_by: str) -> bool:
 
 
 def _is_alive(row: dict[str, Any]) -> bool:
-    holder = str(row["holder"])
-    if holder == FREE:
+    holder = row["holder"] or FREE
+    if holder == FREE or _is_gone(holder):
         return False
-    host, pid, _ = holder.split("/")
-    if host == socket.gethostname() and not _process_exists(int(pid)):
-        return False
-    age: timedelta = datetime.now(UTC) - row["heartbeat_at"]
+    # A sign of life from far ahead is a wrong clock's, and must not hold the job until then.
+    age: timedelta = abs(datetime.now(UTC) - row["heartbeat_at"])
     return age < timedelta(minutes=load_settings().monitor_lease_minutes)
 
 
-def _process_exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+def _is_gone(holder: str) -> bool:
+    """Whether the holder was a process of this machine that no longer runs; False where that cannot be told."""
+    host, _, process = holder.rpartition("/")[0].rpartition("/")
+    if host != socket.gethostname() or not process.isdigit():
         return False
-    except PermissionError:
+    if int(process) == os.getpid():
+        return holder not in _HELD_HERE
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
         return True
-    return True
+    except (PermissionError, OverflowError):
+        return False
+    return False

@@ -18,10 +18,18 @@ import polars as pl
 from tasks import deployment, registration
 from tasks.registration import CHAMPION, DOC_QUALITY, LAUNCH_LATENCY
 from tasks.storage import Store
-from warpgauge.drift.decision import Champion, Context, Decision, Policy, Retraining, latest_states
+from warpgauge.drift.decision import (
+    Champion,
+    Context,
+    Decision,
+    Policy,
+    Retraining,
+    SignalState,
+    latest_states,
+)
 from warpgauge.drift.decision import decide as decide_purely
 from warpgauge.drift.measurement import Measurement
-from warpgauge.errors import NoDataError, ServiceUnavailableError
+from warpgauge.errors import ModelFileError, ModelNotFoundError, ServiceUnavailableError
 from warpgauge.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -29,10 +37,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOGGER = logging.getLogger("warpgauge")
+# A champion whose files are gone or damaged blinds its own signals, not the others.
+UNREADABLE = (ModelNotFoundError, ModelFileError)
 EVENTS = {LAUNCH_LATENCY: "warpgauge.drift.latency", DOC_QUALITY: "warpgauge.drift.docquality"}
 QUEUED_DOCUMENTS = 30
 ALL_GPUS = "all GPUs"
 WEBHOOK_TIMEOUT_S = 10.0
+# Older decisions are not read, so that a run costs the same after a year: an episode of which nothing was
+# heard for this long is forgotten, and the signal is armed again. A longer cool-down or re-arm time counts.
+STATE_DAYS = 30
+LARGEST_METRIC_NAME = 200
 
 
 def measure() -> list[Measurement]:
@@ -53,11 +67,10 @@ def decide(measurements: list[Measurement]) -> dict[str, Any]:
 
     Returns:
         `decisions`: one record each; `orders`: retrainings that are due; `review`: models whose documents a
-        person should see; `alerts`: reasons.
+        person should see; `alerts`: what a person should hear of.
     """
     settings = load_settings()
     store = Store()
-    now = datetime.now(UTC)
     policy = Policy(
         for_minutes=settings.monitor_for_minutes,
         rearm_minutes=settings.monitor_rearm_minutes,
@@ -66,17 +79,35 @@ def decide(measurements: list[Measurement]) -> dict[str, Any]:
         failure_limit=settings.monitor_failure_limit,
         lease_minutes=settings.monitor_lease_minutes,
     )
-    states = latest_states(store.read("decisions").collect())
-    made = decide_purely(measurements, states, policy, now, _context())
     run_id = uuid.uuid4().hex
-    rows = [decision.row(run_id, now) for decision in made]
-    store.append("decisions", pl.DataFrame(rows, infer_schema_length=None))
+    while True:
+        now = datetime.now(UTC)
+        version = store.version("decisions")
+        made = decide_purely(measurements, _states(store, version, policy, now), policy, now, _context())
+        rows = [decision.row(run_id, now) for decision in made]
+        # Another monitor that decided meanwhile may have ordered what this one would: look again.
+        if store.append_after("decisions", pl.DataFrame(rows, infer_schema_length=None), version):
+            break
     return {
         "decisions": rows,
         "orders": [_order(decision) for decision in made if decision.action == "retrain"],
         "review": sorted({str(d.model_name) for d in made if d.also_review or d.action == "review"}),
-        "alerts": [decision.reason for decision in made if decision.action == "alert"],
+        "alerts": [
+            f"{decision.signal} of {decision.subject}: {decision.reason}"
+            for decision in made
+            if decision.action in ("alert", "review")
+        ],
     }
+
+
+def _states(
+    store: Store, version: int | None, policy: Policy, now: datetime
+) -> dict[tuple[str, str], SignalState]:
+    """Where every signal stands, from the decisions as of that version of their table."""
+    longest = max(policy.cooldown_minutes, policy.rearm_minutes, policy.for_minutes)
+    start = now - max(timedelta(days=STATE_DAYS), timedelta(minutes=longest))
+    recent = store.read("decisions", version).filter(pl.col("decided_at") >= start)
+    return latest_states(recent.select("signal", "subject", "decided_at", "state").collect())
 
 
 def announce(decided: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -84,12 +115,6 @@ def announce(decided: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     A retraining whose event an automation waits for is started by the server; the others are returned.
     """
-    _publish_metrics(decided["decisions"])
-    _publish_artifact(decided["decisions"])
-    if DOC_QUALITY in decided["review"]:
-        _queue_documents("embedding drift: does the documentation model still hold here?")
-    for reason in decided["alerts"]:
-        _post_alert(reason)
     here = []
     for order in decided["orders"]:
         event = EVENTS[order["model_name"]]
@@ -97,6 +122,12 @@ def announce(decided: Mapping[str, Any]) -> list[dict[str, Any]]:
             _emit(event, order)
         else:
             here.append(order)
+    _publish_metrics(decided["decisions"])
+    _publish_artifact(decided["decisions"])
+    if DOC_QUALITY in decided["review"]:
+        _queue_documents("embedding drift: does the documentation model still hold here?")
+    for alert in decided["alerts"]:
+        _post_alert(alert)
     return here
 
 
@@ -136,7 +167,7 @@ def _utilization(store: Store, settings: Settings, now: datetime) -> list[Measur
     from warpgauge.drift.utilization import measure_utilization
 
     start = now - timedelta(hours=settings.monitor_window_hours)
-    samples = store.read_valid("gpu_samples").filter(pl.col("sampled_at") >= start).collect()
+    samples = store.read_valid("gpu_samples", where=pl.col("sampled_at") >= start).collect()
     measured = measure_utilization(
         samples,
         now=now,
@@ -162,17 +193,19 @@ def _residuals(store: Store, settings: Settings, now: datetime) -> Measurement:
     champion = registration.alias_version(LAUNCH_LATENCY, CHAMPION)
     if champion is None:
         return measure_residuals(None, [])
-    files = registration.model_files(LAUNCH_LATENCY, champion)
-    if FACTS_FILE not in files:
-        said = f"version {champion} was registered without a residual reference"
-        return Measurement.cannot_say("residuals", LAUNCH_LATENCY, "degenerate", said)
-    model = LatencyModel.from_files(files)
+    try:
+        files = registration.model_files(LAUNCH_LATENCY, champion)
+        if FACTS_FILE not in files:
+            said = f"version {champion} was registered without a residual reference"
+            return Measurement.cannot_say("residuals", LAUNCH_LATENCY, "degenerate", said)
+        model, reference = LatencyModel.from_files(files), ResidualReference.from_files(files)
+    except UNREADABLE as error:
+        return Measurement.cannot_say("residuals", LAUNCH_LATENCY, "degenerate", f"champion: {error}")
     rows = usable_rows(
         _new_rows(store, "launches", "collected_at", LAUNCH_LATENCY, champion, settings, now), model.target
     )
     if not model.is_simulated:
         rows = rows.filter(~pl.col("is_simulated"))
-    reference = ResidualReference.from_files(files)
     if rows.is_empty():
         return measure_residuals(reference, [])
     scored = score_rows(model, rows)
@@ -198,14 +231,17 @@ def _embeddings(store: Store, settings: Settings, now: datetime) -> list[Measure
     encoder_id = ""
     vectors: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
     if champion is not None:
-        files = registration.model_files(DOC_QUALITY, champion)
-        if FACTS_FILE not in files:
+        try:
+            files = registration.model_files(DOC_QUALITY, champion)
             said = f"version {champion} was registered without an embedding reference"
+            reference = Reference.from_files(files) if FACTS_FILE in files else None
+        except UNREADABLE as error:
+            said = f"champion: {error}"
+        if reference is None:
             return [
                 Measurement.cannot_say(signal, DOC_QUALITY, "degenerate", said)
                 for signal in ("embedding_variance", "embedding_shift")
             ]
-        reference = Reference.from_files(files)
         encoder_id = reference.encoder_id
         documents = _new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
         vectors = np.empty((0, reference.dimension_count), dtype=np.float32)
@@ -260,10 +296,13 @@ def _new_rows(
     now: datetime,
 ) -> pl.DataFrame:
     """Valid rows of the window that the version was not trained on."""
-    start = now - timedelta(hours=settings.monitor_window_hours)
-    window = store.read_valid(table).filter(pl.col(time_column) >= start)
-    known_version = registration.data_version(model_name, version, table)
-    known = store.read(table, known_version) if known_version is not None else store.read(table).head(0)
+    is_recent = pl.col(time_column) >= now - timedelta(hours=settings.monitor_window_hours)
+    window = store.read_valid(table, where=is_recent)
+    trained = registration.data_versions(model_name, version)
+    if trained.get(f"{table}.table") != store.table_id(table):
+        # The table was made anew since: its version numbers mean other rows.
+        return window.collect()
+    known = store.read(table, trained[table]).filter(is_recent)
     key = {"launches": "launch_id", "documents": "document_id"}[table]
     return window.join(known.select(key), on=key, how="anti").collect()
 
@@ -273,10 +312,19 @@ def _context() -> Context:
     for name in registration.MODEL_NAMES:
         version = registration.alias_version(name, CHAMPION)
         if version is not None:
-            facts = registration.version_facts(name, version)
-            champions[name] = Champion(version, facts.get("trained_utilization_p95_percent"))
+            champions[name] = Champion(version, _trained_utilization(name, version))
     attempts = tuple(Retraining(**attempt) for attempt in registration.list_attempts())
     return Context(champions=champions, retrainings=attempts)
+
+
+def _trained_utilization(model_name: str, version: str) -> float | None:
+    try:
+        facts = registration.version_facts(model_name, version)
+    except ModelNotFoundError as error:
+        LOGGER.warning("%s", error)
+        return None
+    found: float | None = facts.get("trained_utilization_p95_percent")
+    return found
 
 
 def _publish_metrics(decisions: list[dict[str, Any]]) -> None:
@@ -290,8 +338,8 @@ def _publish_metrics(decisions: list[dict[str, Any]]) -> None:
 
 
 def _metric_name(subject: str) -> str:
-    """The subject with characters that MLflow refuses in a name replaced."""
-    return "".join(sign if sign.isalnum() or sign in "-_./ " else "_" for sign in subject)
+    """The subject as MLflow takes it in a name: other characters replaced, not too long."""
+    return "".join(sign if sign.isalnum() or sign in "-_ " else "_" for sign in subject)[:LARGEST_METRIC_NAME]
 
 
 def _publish_artifact(decisions: list[dict[str, Any]]) -> None:
@@ -340,7 +388,8 @@ def _queue_documents(why: str) -> None:
     now = datetime.now(UTC)
     champion = registration.alias_version(DOC_QUALITY, CHAMPION)
     if champion is None:
-        raise NoDataError("no doc-quality champion, so no document can be told from its reference")
+        LOGGER.warning("no document queued for review: %s has no champion any more", DOC_QUALITY)
+        return
     documents = _new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
     if documents.is_empty():
         return
@@ -358,20 +407,25 @@ def _queue_documents(why: str) -> None:
     store.append("review_queue", queue)
 
 
-def _post_alert(reason: str) -> None:
+def _post_alert(alert: str) -> None:
     """Send an alert to the webhook, if one is set; a webhook that is away must not stop the monitor."""
-    import urllib.error
+    import http.client
     import urllib.request
 
-    LOGGER.warning("alert: %s", reason)
-    url = load_settings().alert_webhook_url
-    if url is None:
+    LOGGER.warning("alert: %s", alert)
+    secret = load_settings().alert_webhook_url
+    if secret is None:
         return
-    body = json.dumps({"source": "warpgauge", "alert": reason}).encode()
-    request = urllib.request.Request(
-        url.get_secret_value(), data=body, headers={"Content-Type": "application/json"}
-    )
+    url = secret.get_secret_value()
+    if not url.startswith(("http://", "https://")):
+        LOGGER.error("the alert webhook's address is no http address, so nobody was told")
+        return
+    body = json.dumps({"source": "warpgauge", "alert": alert}).encode()
     try:
+        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
         urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S).close()
-    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+    except OSError as error:
         LOGGER.error("the alert webhook did not take the alert: %s", error)
+    except (ValueError, http.client.HTTPException) as error:
+        # Their text may hold the address, which is a secret.
+        LOGGER.error("the alert webhook did not take the alert: %s", type(error).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, model_files, serving_version
-from warpgauge.errors import NoDataError, SchemaError, WarpgaugeError
+from warpgauge.errors import NoDataError, SchemaError, SourceFileError, WarpgaugeError
 from warpgauge.settings import load_settings
-from warpgauge.tables import LAUNCHES
+from warpgauge.tables import LAUNCHES, Column
 
 if TYPE_CHECKING:
     from warpgauge.docquality.model import DocQualityModel
@@ -52,21 +53,29 @@ def predict_graph(path: str, gpu_name: str | None, cuda_version: str | None) -> 
     """
     from warpgauge.launches.graph import describe_graph
 
-    row = describe_graph(_read_text(path), source_name=path)
-    known = pl.lit(gpu_name, dtype=pl.String), pl.lit(cuda_version, dtype=pl.String)
-    row = row.with_columns(known[0].alias("gpu_name"), known[1].alias("cuda_version"))
-    answers = _predict(LAUNCHES.conform(row))
-    return answers[0]
+    name = "standard input" if path == STANDARD_INPUT else path
+    row = describe_graph(_read_text(path), source_name=name)
+    return _predict(LAUNCHES.conform(row), gpu_name, cuda_version)[0]
 
 
-def predict_rows(path: str) -> dict[str, Any]:
+def predict_rows(path: str, gpu_name: str | None = None, cuda_version: str | None = None) -> dict[str, Any]:
     """Predict each row of a CSV, Parquet or JSON lines file with columns of the launches table.
 
+    Args:
+        path: The file.
+        gpu_name: GPU of the rows that name none.
+        cuda_version: CUDA version of the rows that name none.
+
+    Returns:
+        `predictions`, in the order of the rows, each as `predict_graph` answers.
+
     Raises:
-        SchemaError: If the file has no column that says how large a graph is, or an unknown one.
+        SchemaError: If the file has an unknown column, a value that is none of its column, or a row that does
+            not say how large its graph is: row (from 1) and column are named.
         NoDataError: If it has no row.
     """
     from tasks.validation import read_rows
+    from warpgauge.latency.features import node_count_expression
     from warpgauge.validation import type_columns
 
     limit = int(load_settings().fetch_size_limit_mb * BYTES_PER_MB)
@@ -89,16 +98,41 @@ def predict_rows(path: str) -> dict[str, Any]:
     if problems:
         first = problems[0]
         raise SchemaError(
-            f"{path}: row {first.row}, column {first.column}: {first.value!r} is {first.reason}"
+            f"{path}: row {first.row + 1}, column {first.column}: {first.value} is {first.reason}"
         )
-    return {"predictions": _predict(LAUNCHES.conform(frame))}
+    for column in present.columns:
+        _require_range(frame[column.name], column, path)
+    rows = LAUNCHES.conform(frame)
+    sizeless = rows.select(node_count_expression().is_null().arg_true()).to_series()
+    if len(sizeless):
+        raise SchemaError(
+            f"{path}: row {sizeless[0] + 1} does not say how many nodes its graph has ({len(sizeless)} of "
+            f"{rows.height} rows); give node_count, or line_length and line_count"
+        )
+    return {"predictions": _predict(rows, gpu_name, cuda_version)}
 
 
-def _predict(rows: pl.DataFrame) -> list[dict[str, Any]]:
+def _require_range(values: pl.Series, column: Column, path: str) -> None:
+    if not values.dtype.is_numeric():
+        return
+    least = -math.inf if column.minimum is None else column.minimum
+    most = math.inf if column.maximum is None else column.maximum
+    beyond = (~values.is_between(least, most)).arg_true()
+    if len(beyond):
+        raise SchemaError(
+            f"{path}: row {beyond[0] + 1}, column {column.name}: found {values[int(beyond[0])]:,}, "
+            f"{least:,} to {most:,} is needed"
+        )
+
+
+def _predict(rows: pl.DataFrame, gpu_name: str | None, cuda_version: str | None) -> list[dict[str, Any]]:
     model, version, promoted = load_latency_model()
     # What the caller leaves open and the model takes as given: an ordinary, unprofiled, real launch.
     rows = rows.with_columns(
-        pl.col("is_profiled").fill_null(False), pl.col("is_simulated").fill_null(model.is_simulated)
+        pl.col("gpu_name").fill_null(pl.lit(gpu_name, dtype=pl.String)),
+        pl.col("cuda_version").fill_null(pl.lit(cuda_version, dtype=pl.String)),
+        pl.col("is_profiled").fill_null(False),
+        pl.col("is_simulated").fill_null(model.is_simulated),
     )
     answers = model.predict(rows)
     return [
@@ -121,7 +155,7 @@ def score_documents(paths: list[str]) -> dict[str, Any]:
         try:
             frames.append(read_page(Path(path)).documents)
         except WarpgaugeError as error:
-            refused.append(f"{path}: {error}")
+            refused.append(str(error))
     if not frames:
         raise NoDataError("no document could be read: " + "; ".join(refused))
     documents = pl.concat(frames)
@@ -145,8 +179,18 @@ def score_documents(paths: list[str]) -> dict[str, Any]:
 def _read_text(path: str) -> str:
     from warpgauge.source_file import decode_text, read_source_file
 
-    if path == STANDARD_INPUT:
-        return sys.stdin.read()
     limit = int(load_settings().fetch_size_limit_mb * BYTES_PER_MB)
-    source = read_source_file(Path(path), what="graph", size_limit_bytes=limit)
-    return decode_text(source, what="graph")
+    if path != STANDARD_INPUT:
+        source = read_source_file(Path(path), what="graph", size_limit_bytes=limit)
+        return decode_text(source, what="graph")
+    content = sys.stdin.buffer.read(limit + 1)
+    if len(content) > limit:
+        raise SourceFileError(
+            f"standard input: more than {limit:,} bytes; raise WARPGAUGE_FETCH_SIZE_LIMIT_MB if it is meant"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceFileError(
+            f"standard input: byte {error.start:,} is not UTF-8; a graph as JSON or DOT text is needed"
+        ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +20,32 @@ def render(command: str, result: Mapping[str, Any]) -> str:
     body = RENDERERS[command](result)
     for kind in ("refused", "salvaged"):
         body += [f"{kind.upper()}: {item}" for item in result.get(kind) or []]
-    return "\n".join(body)
+    return printable("\n".join(body))
+
+
+def as_json(result: Mapping[str, Any]) -> str:
+    """The result as one JSON document; a number that is not finite is null, because JSON has no word for it."""
+    return json.dumps(_plain(result), allow_nan=False)
+
+
+def printable(text: str) -> str:
+    """The text without what would command a terminal: names of files and titles come from outside."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
+
+
+def _plain(value: Any) -> Any:
+    """The value in what JSON knows: numbers of numpy become numbers, times and paths text."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
@@ -40,8 +67,9 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "-"
-    return str(value)
+        value = ", ".join(map(str, value)) or "-"
+    # A cell is one line, whatever a title or a file's name holds.
+    return " ".join(str(value).split())
 
 
 def _collected(result: Mapping[str, Any]) -> list[str]:
@@ -122,7 +150,7 @@ def _models(result: Mapping[str, Any]) -> list[str]:
     if "metrics" in result:
         return table(result["metrics"], ("metric", *result["versions"]))
     if "models" not in result:
-        return [", ".join(f"{name}: {value}" for name, value in result.items())]
+        return [", ".join(f"{name}: {_cell(value)}" for name, value in result.items())]
     lines: list[str] = []
     for model in result["models"]:
         lines.append(
@@ -138,10 +166,9 @@ def _models(result: Mapping[str, Any]) -> list[str]:
 def _predicted(result: Mapping[str, Any]) -> list[str]:
     lines = []
     for answer in result.get("predictions", [result]):
-        half = (answer["upper_us"] - answer["lower_us"]) / 2
         text = (
             f"{answer['predicted_latency_us']:.1f} us, between {answer['lower_us']:.1f} and {answer['upper_us']:.1f} us"
-            f" (+- {half:.1f}), launch-latency version {answer['model_version']}"
+            f", launch-latency version {answer['model_version']}"
         )
         if not answer["promoted"]:
             text += ", NOT PROMOTED"
@@ -154,7 +181,7 @@ def _predicted(result: Mapping[str, Any]) -> list[str]:
 
 
 def _scored(result: Mapping[str, Any]) -> list[str]:
-    columns = ("title", "defect_probability", "kinds", "nature", "evidence", "never_seen")
+    columns = ("source_id", "defect_probability", "kinds", "nature", "evidence", "never_seen")
     lines = table(result["documents"], columns)
     said = f"doc-quality version {result['model_version']}"
     if not result["promoted"]:

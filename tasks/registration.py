@@ -6,9 +6,15 @@ the model's own files go in as they are, beside a Python file that serves them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import logging
 import math
+import os
+import re
+import shlex
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,21 +23,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.storage import mlruns_dir
-from warpgauge.errors import ModelNotFoundError, ServiceUnavailableError, SettingsError
+from warpgauge.errors import (
+    ModelNotFoundError,
+    NoDataError,
+    ServiceUnavailableError,
+    SettingsError,
+    WarpgaugeError,
+)
 from warpgauge.settings import load_settings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
 
     from warpgauge.registry.gate import Verdict
 
+LOGGER = logging.getLogger("warpgauge")
 LAUNCH_LATENCY = "launch-latency"
 DOC_QUALITY = "doc-quality"
 MODEL_NAMES = (LAUNCH_LATENCY, DOC_QUALITY)
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 EXPERIMENT = "warpgauge"
+# Longer reasons are cut: tags and descriptions of some stores hold no more.
+TEXT_LIMIT = 5000
+PAGE_ROWS = 1000
+# MLflow asks a server that is away 8 times, with 2 minutes for each answer and growing pauses between: up to a
+# quarter of an hour. These hold where the variables are not set: about 4 s for a refused connection, 51 s
+# for one that nobody answers.
+HTTP_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+# MLflow's error codes for a version or alias that is not there or cannot be one.
+ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 # How the monitor names what the gate says.
 OUTCOMES = {"promote": "promoted", "hold": "held", "refuse": "refused"}
 SERVING_SCRIPTS = {
@@ -61,7 +84,8 @@ def tracking_uri() -> str:
     """Address of the tracking store: the one that flows, tests and the documented `mlflow ui` use.
 
     Raises:
-        SettingsError: If the setting names a file store, which MLflow no longer opens.
+        SettingsError: If the setting names a file store, which MLflow no longer opens, or a store that would
+            be another one in each working directory or process.
     """
     uri = load_settings().resolved_mlflow_uri()
     if uri.startswith("file:") or "://" not in uri:
@@ -69,20 +93,25 @@ def tracking_uri() -> str:
             f"WARPGAUGE_MLFLOW_URI is {uri!r}: a file store, which MLflow 3 refuses; use sqlite:////absolute/path/mlflow.db "
             f"or a server's http address (old runs move over with `mlflow migrate-filestore --source {uri} --target sqlite:///...`)"
         )
-    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+    if uri.startswith("sqlite:") and not uri.startswith("sqlite:////"):
         raise SettingsError(
-            f"WARPGAUGE_MLFLOW_URI is {uri!r}: relative, so it would be another store in each working directory; "
-            "use sqlite:////absolute/path/mlflow.db"
+            f"WARPGAUGE_MLFLOW_URI is {uri!r}: relative or in memory, so it would be another store in each working "
+            "directory or process; use sqlite:////absolute/path/mlflow.db"
         )
     return uri
 
 
+def shown_uri() -> str:
+    """The tracking store's address for people and logs: a password in it is left out."""
+    return re.sub(r"(://[^/@:]*):[^@]*@", r"\1:***@", tracking_uri())
+
+
 def ui_command() -> str:
-    """The command that opens this store in the MLflow UI."""
-    uri = tracking_uri()
+    """The command that opens this store in the MLflow UI, from any working directory."""
+    uri = shown_uri()
     if uri.startswith("http"):
         return f"open {uri}"
-    return f"mlflow ui --backend-store-uri {uri} --workers 1"
+    return f"mlflow ui --backend-store-uri {shlex.quote(uri)} --workers 1"
 
 
 def old_file_store() -> str | None:
@@ -92,7 +121,7 @@ def old_file_store() -> str | None:
         return None
     return (
         f"old file store found in {mlruns_dir()} ({len(found)} experiments); its runs are not shown: migrate with "
-        f"`mlflow migrate-filestore --source {mlruns_dir()} --target {tracking_uri()}` or move them away"
+        f"`mlflow migrate-filestore --source {mlruns_dir()} --target {shown_uri()}` or move them away"
     )
 
 
@@ -102,19 +131,18 @@ def connect() -> MlflowClient:
     Raises:
         ServiceUnavailableError: If the store does not answer.
     """
-    import logging
-
-    import mlflow
-    from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
-
-    # Importing MLflow sets these to INFO; a new store's migrations are nobody's news.
-    for chatty in ("alembic", "mlflow"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
     uri = tracking_uri()
-    root = mlruns_dir()
-    is_local = uri.startswith("sqlite:///")
-    try:
+    for name, value in HTTP_PATIENCE.items():
+        os.environ.setdefault(name, value)
+    with _store_errors():
+        import mlflow
+        from mlflow import MlflowClient
+
+        # Importing MLflow sets these to INFO; a new store's migrations are nobody's news.
+        for chatty in ("alembic", "mlflow"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
+        root = mlruns_dir()
+        is_local = uri.startswith("sqlite:///")
         if is_local:
             root.mkdir(parents=True, exist_ok=True)
             _reroot_artifacts(Path(uri.removeprefix("sqlite:///")), root)
@@ -123,17 +151,26 @@ def connect() -> MlflowClient:
         client = MlflowClient()
         if client.get_experiment_by_name(EXPERIMENT) is None:
             _create_experiment(client, str(root / "artifacts") if is_local else None)
-    except (MlflowException, OSError, sqlite3.Error, _sqlalchemy_error()) as error:
-        raise ServiceUnavailableError(
-            f"MLflow store {uri} did not answer: {error}; start it, free the disk or set WARPGAUGE_MLFLOW_URI"
-        ) from error
     return client
 
 
-def _sqlalchemy_error() -> type[Exception]:
+@contextmanager
+def _store_errors(consequence: str = "") -> Iterator[None]:
+    """What MLflow raises when its store is away, full, locked or damaged, as our error; also a decorator.
+
+    Args:
+        consequence: What did not happen because of it, for the message.
+    """
+    from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return SQLAlchemyError
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
+        raise ServiceUnavailableError(
+            f"MLflow store {shown_uri()} did not answer: {error}{consequence}; start it, free the disk or set "
+            "WARPGAUGE_MLFLOW_URI, and run again"
+        ) from error
 
 
 def _create_experiment(client: MlflowClient, artifact_location: str | None) -> None:
@@ -177,14 +214,20 @@ def _reroot_artifacts(database: Path, root: Path) -> None:
                 )
 
 
-def already_trained(model_name: str, data_versions: dict[str, int], settings_sha256: str) -> str | None:
-    """The version trained on exactly these data and settings, None if there is none."""
+@_store_errors()
+def already_trained(model_name: str, data_versions: dict[str, Any], settings_sha256: str) -> str | None:
+    """The version trained on exactly these data and settings, None if there is none.
+
+    A version that the gate has not judged (its process was killed in between) does not count: nothing would
+    ever judge it.
+    """
     client = connect()
     wanted = json.dumps(data_versions, sort_keys=True)
     for version in _versions(client, model_name):
         if (
             version.tags.get("data_versions") == wanted
             and version.tags.get("settings_sha256") == settings_sha256
+            and "gate" in version.tags
         ):
             return str(version.version)
     return None
@@ -197,15 +240,18 @@ def register(bundle: str) -> Registered:
 
     Args:
         bundle: Folder that `tasks.training` wrote.
+
+    Raises:
+        NoDataError: If the bundle is gone.
+        ServiceUnavailableError: If MLflow does not take it.
     """
     import mlflow
-    from mlflow.exceptions import MlflowException
 
     folder = Path(bundle)
-    facts = json.loads((folder / "bundle.json").read_text())
+    facts = bundle_facts(folder)
     name = facts["model_name"]
     client = connect()
-    try:
+    with _store_errors(f"; {name} was not registered"):
         with mlflow.start_run(
             experiment_id=_experiment_id(client), run_name=f"{name} {datetime.now(UTC):%Y-%m-%d %H:%M}"
         ) as run:
@@ -220,12 +266,19 @@ def register(bundle: str) -> Registered:
             for figure in sorted((folder / "figures").glob("*.png")):
                 mlflow.log_artifact(str(figure), "figures")
             model_uri, model_id = _log_model(name, folder / "model", facts)
-        with_model = _make_version(client, name, model_uri, model_id, run.info.run_id, facts)
-    except (MlflowException, OSError) as error:
-        raise ServiceUnavailableError(
-            f"{name}: MLflow did not take the run: {error}; nothing was registered, run the training again"
-        ) from error
-    return with_model
+        return _make_version(client, name, model_uri, model_id, run.info.run_id, facts)
+
+
+def bundle_facts(folder: Path) -> dict[str, Any]:
+    """What the training wrote about a bundle.
+
+    Raises:
+        NoDataError: If the folder holds no whole bundle.
+    """
+    try:
+        return dict(json.loads((folder / "bundle.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise NoDataError(f"{folder} holds no whole trained model: {error}; train again") from error
 
 
 def _log_model(name: str, files: Path, facts: dict[str, Any]) -> tuple[str, str]:
@@ -292,23 +345,24 @@ def apply_gate(bundle: str, registered: Registered, allow_simulated: bool = Fals
     from warpgauge.registry.card import model_card
 
     folder = Path(bundle)
-    facts = json.loads((folder / "bundle.json").read_text())
-    client = connect()
+    facts = bundle_facts(folder)
     name = registered.model_name
-    champion = alias_version(name, CHAMPION)
-    verdict = judge_bundle(folder, registered.version, champion, allow_simulated)
+    verdict = judge_bundle(folder, registered.version, alias_version(name, CHAMPION), allow_simulated)
     reasons = "; ".join(verdict.reasons)
-    _tag(client, registered, "gate", verdict.outcome)
-    _tag(client, registered, "gate_reasons", reasons[:5000])
-    if verdict.outcome == "hold":
-        _tag(client, registered, "review", "pending")
     card = model_card(_card_facts(facts, registered.version, verdict))
-    client.log_text(registered.run_id, card, "model_card.md")
-    client.update_model_version(
-        name, registered.version, description=f"{facts['headline']}\n\nGate: {verdict.outcome}: {reasons}"
-    )
-    if verdict.outcome == "promote":
-        _promote(client, name, registered.version)
+    with _store_errors(f"; {name} version {registered.version} was not judged"):
+        client = connect()
+        client.log_text(registered.run_id, card, "model_card.md")
+        client.log_dict(registered.run_id, dataclasses.asdict(verdict), "gate.json")
+        said = f"{facts['headline']}\n\nGate: {verdict.outcome}: {reasons}"
+        client.update_model_version(name, registered.version, description=said[:TEXT_LIMIT])
+        _tag(client, registered, "gate_reasons", reasons[:TEXT_LIMIT])
+        if verdict.outcome == "hold":
+            _tag(client, registered, "review", "pending")
+        if verdict.outcome == "promote":
+            _promote(client, name, registered.version)
+        # Last, because a version with this tag is not trained again: see `already_trained`.
+        _tag(client, registered, "gate", verdict.outcome)
     return {
         "model_name": name,
         "version": registered.version,
@@ -382,14 +436,11 @@ class Attempt:
         self.attempt_id = attempt_id
         self._run_id = None if attempt_id is None else _begin_attempt(model_name, attempt_id)
 
+    @_store_errors("; the retraining's outcome was not kept")
     def end(self, outcome: str, why: str) -> None:
         """Keep the outcome: promoted, held, refused or failed."""
-        if self._run_id is None:
-            return
-        client = connect()
-        client.set_tag(self._run_id, "outcome", outcome)
-        client.set_tag(self._run_id, "why", why[:5000])
-        client.set_terminated(self._run_id, "FAILED" if outcome == "failed" else "FINISHED")
+        if self._run_id is not None:
+            _end_attempt(connect(), self._run_id, outcome, why)
 
 
 @contextmanager
@@ -403,10 +454,15 @@ def attempt(model_name: str, attempt_id: str | None) -> Iterator[Attempt]:
     try:
         yield made
     except BaseException as error:
-        made.end("failed", f"{type(error).__name__}: {error}")
+        try:
+            made.end("failed", f"{type(error).__name__}: {error}")
+        except WarpgaugeError as second:
+            # The first error is the one to see; without its end the attempt counts as killed, so as failed.
+            LOGGER.warning("%s", second)
         raise
 
 
+@_store_errors()
 def _begin_attempt(model_name: str, attempt_id: str) -> str:
     client = connect()
     tags = {"model_name": model_name, "attempt_id": attempt_id, "outcome": "running"}
@@ -414,36 +470,48 @@ def _begin_attempt(model_name: str, attempt_id: str) -> str:
     return str(client.create_run(_experiment_id(client), run_name=name, tags=tags).info.run_id)
 
 
+def _end_attempt(client: MlflowClient, run_id: str, outcome: str, why: str) -> None:
+    client.set_tag(run_id, "why", why[:TEXT_LIMIT])
+    client.set_tag(run_id, "outcome", outcome)
+    client.set_terminated(run_id, "FAILED" if outcome == "failed" else "FINISHED")
+
+
+@_store_errors()
 def list_attempts() -> list[dict[str, Any]]:
-    """Retrainings that the monitor asked for, newest first: `model_name`, `attempt_id`, `started_at`, `outcome`.
+    """The newest retrainings that the monitor asked for: `model_name`, `attempt_id`, `started_at`, `outcome`.
 
-    One that says `running` while nobody holds the model's lease was killed: it is `failed`.
+    One that says `running` while nobody holds the model's lease was killed: it is ended as `failed`.
     """
-    from tasks import leases
-
     client = connect()
     runs = client.search_runs(
         [_experiment_id(client)],
         "tags.attempt_id != ''",
-        max_results=1000,
+        max_results=PAGE_ROWS,
         order_by=["attributes.start_time DESC"],
     )
-    found = []
-    for run in runs:
-        tags = run.data.tags
-        outcome = tags["outcome"]
-        if outcome == "running" and not leases.is_held(training_job(tags["model_name"])):
-            outcome = "failed"
-        started_at = datetime.fromtimestamp(run.info.start_time / 1000, UTC)
-        found.append(
-            {
-                "model_name": tags["model_name"],
-                "attempt_id": tags["attempt_id"],
-                "started_at": started_at,
-                "outcome": outcome,
-            }
-        )
-    return found
+    return [
+        {
+            "model_name": run.data.tags["model_name"],
+            "attempt_id": run.data.tags["attempt_id"],
+            "started_at": datetime.fromtimestamp(run.info.start_time / 1000, UTC),
+            "outcome": _attempt_outcome(client, run),
+        }
+        for run in runs
+    ]
+
+
+def _attempt_outcome(client: MlflowClient, run: Run) -> str:
+    from tasks import leases
+
+    outcome = run.data.tags.get("outcome", "failed")
+    if outcome != "running" or leases.is_held(training_job(run.data.tags["model_name"])):
+        return str(outcome)
+    # An attempt ends before its lease does, so one that still runs after the lease was seen free is dead.
+    outcome = client.get_run(run.info.run_id).data.tags["outcome"]
+    if outcome == "running":
+        outcome = "failed"
+        _end_attempt(client, run.info.run_id, outcome, "killed: nobody holds the model's lease any more")
+    return str(outcome)
 
 
 def training_job(model_name: str) -> str:
@@ -457,28 +525,42 @@ def _experiment_id(client: MlflowClient) -> str:
     return str(experiment.experiment_id)
 
 
-def data_version(model_name: str, version: str, table: str) -> int | None:
-    """The version of a table that a model version was trained on."""
+@_store_errors()
+def data_versions(model_name: str, version: str) -> dict[str, Any]:
+    """What a version was trained on: table -> its version, `<table>.table` -> its identity."""
     found = _get_version(connect(), model_name, version)
-    value = json.loads(found.tags.get("data_versions", "{}")).get(table)
-    return None if value is None else int(value)
+    return dict(json.loads(found.tags.get("data_versions", "{}")))
 
 
+@_store_errors()
 def log_monitor_metrics(values: dict[str, float]) -> None:
-    """Add measured values to the monitor's one run."""
+    """Add measured values to the monitor's one run.
+
+    Args:
+        values: Metric name to finite value; names hold letters, digits and `_-./ ` only.
+    """
+    from mlflow.entities import Metric
+
     client = connect()
-    found = client.search_runs([_experiment_id(client)], "tags.role = 'monitor'", max_results=1)
-    run_id = (
-        found[0].info.run_id
-        if found
-        else client.create_run(
-            _experiment_id(client), run_name="monitor", tags={"role": "monitor"}
-        ).info.run_id
+    # The oldest, where two first monitors made one each.
+    found = client.search_runs(
+        [_experiment_id(client)],
+        "tags.role = 'monitor'",
+        max_results=1,
+        order_by=["attributes.start_time ASC"],
     )
-    for name, value in values.items():
-        client.log_metric(run_id, name, value, step=int(datetime.now(UTC).timestamp()))
+    run = (
+        found[0]
+        if found
+        else client.create_run(_experiment_id(client), run_name="monitor", tags={"role": "monitor"})
+    )
+    now = datetime.now(UTC).timestamp()
+    metrics = [Metric(name, value, int(now * 1000), int(now)) for name, value in values.items()]
+    for start in range(0, len(metrics), PAGE_ROWS):
+        client.log_batch(run.info.run_id, metrics=metrics[start : start + PAGE_ROWS])
 
 
+@_store_errors()
 def list_versions() -> dict[str, Any]:
     """Each registered model with its versions, aliases and why there is no champion where there is none."""
     client = connect()
@@ -504,13 +586,18 @@ def list_versions() -> dict[str, Any]:
         champion = aliases.get(CHAMPION)
         why = None
         if champion is None:
-            why = versions[0]["reasons"] if versions else "nothing was trained yet: run `warpgauge run`"
+            why = "nothing was trained yet: run `warpgauge run`"
+            if versions:
+                why = (
+                    versions[0]["reasons"] or f"version {versions[0]['version']} was not judged: train again"
+                )
         answer.append(
             {"model_name": name, "champion": champion, "no_champion_because": why, "versions": versions}
         )
     return {"models": answer}
 
 
+@_store_errors()
 def compare_versions(model_name: str, first: str, second: str) -> dict[str, Any]:
     """Metrics of two versions side by side, with the rows each was judged on."""
     client = connect()
@@ -535,8 +622,13 @@ def compare_versions(model_name: str, first: str, second: str) -> dict[str, Any]
     }
 
 
+@_store_errors()
 def promote(model_name: str, version: str) -> dict[str, Any]:
-    """Make a version champion by a person's decision, and say so in its tags."""
+    """Make a version champion by a person's decision, and say so in its tags.
+
+    Raises:
+        ModelNotFoundError: If there is no such version.
+    """
     client = connect()
     found = _get_version(client, model_name, version)
     registered = Registered(model_name, str(found.version), str(found.run_id))
@@ -545,31 +637,45 @@ def promote(model_name: str, version: str) -> dict[str, Any]:
     return {"model_name": model_name, "champion": registered.version, "gate": found.tags.get("gate")}
 
 
+@_store_errors()
 def rollback(model_name: str) -> dict[str, Any]:
-    """Give the alias champion back to the version that held it before.
+    """Give the alias champion back to the version that held it before; again, to the one before that.
+
+    A version that was rolled back is not gone back to.
 
     Raises:
         ModelNotFoundError: If there is no champion or no earlier one.
     """
     client = connect()
+    _check_name(model_name)
     current = _aliases(client, model_name).get(CHAMPION)
     if current is None:
         raise ModelNotFoundError(f"{model_name} has no champion, so there is nothing to roll back from")
-    earlier = client.get_model_version(model_name, current).tags.get("replaced_version")
+    earlier = [
+        version
+        for version in _versions(client, model_name)
+        if str(version.version) != current
+        and "promoted_at" in version.tags
+        and "rolled_back_at" not in version.tags
+    ]
     if not earlier:
         raise ModelNotFoundError(
-            f"{model_name} version {current} is the first champion; there is none to go back to"
+            f"{model_name} version {current} has no champion before it to go back to; "
+            "`warpgauge models promote` takes any version"
         )
-    client.set_registered_model_alias(model_name, CHAMPION, earlier)
-    client.set_model_version_tag(model_name, current, "rolled_back_at", datetime.now(UTC).isoformat())
-    return {"model_name": model_name, "champion": earlier, "rolled_back": current}
+    chosen = str(max(earlier, key=lambda version: version.tags["promoted_at"]).version)
+    client.set_model_version_tag(model_name, current, "rolled_back_at", _now())
+    client.set_registered_model_alias(model_name, CHAMPION, chosen)
+    return {"model_name": model_name, "champion": chosen, "rolled_back": current}
 
 
+@_store_errors()
 def alias_version(model_name: str, alias: str) -> str | None:
     """The version that an alias names, None if it names none."""
     return _aliases(connect(), model_name).get(alias)
 
 
+@_store_errors()
 def serving_version(model_name: str) -> tuple[str, bool]:
     """The version that answers: the champion, or without one the challenger.
 
@@ -587,6 +693,7 @@ def serving_version(model_name: str) -> tuple[str, bool]:
     raise ModelNotFoundError(f"no {model_name} model is registered; train one with `warpgauge run`")
 
 
+@_store_errors()
 def model_files(model_name: str, version: str) -> dict[str, bytes]:
     """The files of a registered version, by name.
 
@@ -596,44 +703,63 @@ def model_files(model_name: str, version: str) -> dict[str, bytes]:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    client = connect()
-    found = _get_version(client, model_name, version)
+    found = _get_version(connect(), model_name, version)
+    # A copy, because MLflow adds a file to what it hands out, and a store may be read-only.
+    with tempfile.TemporaryDirectory(prefix="warpgauge-model-") as copy:
+        try:
+            folder = mlflow.artifacts.download_artifacts(
+                f"models:/{model_name}/{found.version}/artifacts", dst_path=copy
+            )
+            files = {path.name: path.read_bytes() for path in Path(folder).glob("*/*") if path.is_file()}
+        except (MlflowException, OSError) as error:
+            raise ModelNotFoundError(
+                f"{model_name} version {version}: its artifacts cannot be read: {error}; "
+                "restore them or train again with --force"
+            ) from error
+    if not files:
+        raise ModelNotFoundError(
+            f"{model_name} version {version}: its artifacts hold no model file; "
+            "restore them or train again with --force"
+        )
+    return files
+
+
+@_store_errors()
+def version_facts(model_name: str, version: str) -> dict[str, Any]:
+    """What the training wrote about a version (its `training.json`).
+
+    Raises:
+        ModelNotFoundError: If the version or what was written about it is gone.
+    """
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    found = _get_version(connect(), model_name, version)
     try:
-        folder = Path(mlflow.artifacts.download_artifacts(f"models:/{model_name}/{found.version}"))
+        return dict(mlflow.artifacts.load_dict(f"runs:/{found.run_id}/training.json"))
     except (MlflowException, OSError) as error:
         raise ModelNotFoundError(
-            f"{model_name} version {version}: its artifacts cannot be read: {error}; restore them or train again"
+            f"{model_name} version {version}: its training.json cannot be read: {error}; "
+            "restore it or train again with --force"
         ) from error
-    roots = (
-        [path for path in (folder / "artifacts").iterdir() if path.is_dir()]
-        if (folder / "artifacts").is_dir()
-        else []
-    )
-    if not roots:
-        raise ModelNotFoundError(
-            f"{model_name} version {version}: {folder} holds no model files; train again"
-        )
-    return {path.name: path.read_bytes() for path in sorted(roots[0].iterdir())}
-
-
-def version_facts(model_name: str, version: str) -> dict[str, Any]:
-    """What the training wrote about a version (its `training.json`)."""
-    import mlflow
-
-    client = connect()
-    found = _get_version(client, model_name, version)
-    return dict(mlflow.artifacts.load_dict(f"runs:/{found.run_id}/training.json"))
 
 
 def _promote(client: MlflowClient, name: str, version: str) -> None:
+    """Move the alias champion, and keep when: `rollback` follows these times."""
     current = _aliases(client, name).get(CHAMPION)
     if current == version:
         return
-    client.set_model_version_tag(name, version, "promoted_at", datetime.now(UTC).isoformat())
-    if current is not None:
-        client.set_model_version_tag(name, version, "replaced_version", current)
+    if current is not None and "promoted_at" not in client.get_model_version(name, current).tags:
+        # A reviewer set the alias in the MLflow UI, which keeps no time.
+        client.set_model_version_tag(name, current, "promoted_at", _now())
+    client.set_model_version_tag(name, version, "promoted_at", _now())
+    client.delete_model_version_tag(name, version, "rolled_back_at")
     client.delete_model_version_tag(name, version, "review")
     client.set_registered_model_alias(name, CHAMPION, version)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
 
 
 def _tag(client: MlflowClient, registered: Registered, key: str, value: str) -> None:
@@ -650,7 +776,7 @@ def _log_metrics(metrics: dict[str, float | None]) -> None:
     mlflow.log_metrics(finite)
     omitted = sorted(set(metrics) - set(finite))
     if omitted:
-        mlflow.set_tag("nonfinite_metrics", ", ".join(omitted)[:5000])
+        mlflow.set_tag("nonfinite_metrics", ", ".join(omitted)[:TEXT_LIMIT])
 
 
 def _rows_as_csv(rows: list[dict[str, Any]]) -> str:
@@ -689,7 +815,12 @@ def _environment() -> dict[str, str]:
 
 def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:
     """All versions of a model, newest first."""
-    found = client.search_model_versions(f"name = '{name}'", max_results=1000)
+    wanted = f"name = '{name}'"
+    page = client.search_model_versions(wanted, max_results=PAGE_ROWS)
+    found = list(page)
+    while page.token:
+        page = client.search_model_versions(wanted, max_results=PAGE_ROWS, page_token=page.token)
+        found += page
     return sorted(found, key=lambda version: int(version.version), reverse=True)
 
 
@@ -703,16 +834,25 @@ def _aliases(client: MlflowClient, name: str) -> dict[str, str]:
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return {}
-        raise ServiceUnavailableError(f"MLflow did not answer about {name}: {error}") from error
+        raise
+
+
+def _check_name(name: str) -> None:
+    if name not in MODEL_NAMES:
+        raise ModelNotFoundError(f"there is no model {name!r}; the models are {', '.join(MODEL_NAMES)}")
 
 
 def _get_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
+    """A version by number or alias."""
     from mlflow.exceptions import MlflowException
 
+    _check_name(name)
     try:
-        if version.isdigit():
+        if version.isdecimal():
             return client.get_model_version(name, version)
         return client.get_model_version_by_alias(name, version)
-    except MlflowException as error:
+    except (MlflowException, OverflowError) as error:
+        if getattr(error, "error_code", ABSENT[0]) not in ABSENT:
+            raise
         known = ", ".join(str(found.version) for found in _versions(client, name)) or "none"
         raise ModelNotFoundError(f"{name} has no version {version}; known versions: {known}") from error

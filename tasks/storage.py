@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
@@ -52,6 +53,11 @@ class Store:
         table = self._open(name)
         return None if table is None else table.version()
 
+    def table_id(self, name: str) -> str | None:
+        """What tells the table from one that was deleted and made anew, whose versions start again at 0."""
+        table = self._open(name)
+        return None if table is None else str(table.metadata().id)
+
     def read(self, name: str, version: int | None = None) -> pl.LazyFrame:
         """All rows of a table as a lazy query; no rows where there is no table yet.
 
@@ -73,10 +79,18 @@ class Store:
             for column in spec.columns
         )
 
-    def read_valid(self, name: str, version: int | None = None) -> pl.LazyFrame:
-        """The rows of a table that are not in quarantine."""
+    def read_valid(self, name: str, version: int | None = None, where: pl.Expr | None = None) -> pl.LazyFrame:
+        """The rows of a table that are not in quarantine.
+
+        Args:
+            name: A name in `warpgauge.tables.TABLES`.
+            version: The table as of that version; default is the newest.
+            where: Only these rows; a filter on the result would read the whole table first.
+        """
         refused = self.read("quarantine").filter(pl.col("table_name") == name).select("row_sha256").collect()
         frame = self.read(name, version)
+        if where is not None:
+            frame = frame.filter(where)
         if refused.is_empty():
             return frame
         rows = frame.collect()
@@ -129,20 +143,39 @@ class Store:
         Returns:
             False if another writer came first: read again and decide again.
         """
+        return self._commit_after(name, frame, expected_version, "overwrite")
+
+    def append_after(self, name: str, frame: pl.DataFrame, expected_version: int | None) -> bool:
+        """Add rows that were decided on the table as of `expected_version`, if nobody wrote since.
+
+        The keys are not compared with the table's: a decision has a key of its own.
+
+        Returns:
+            False if another writer came first: read again and decide again.
+        """
+        return self._commit_after(name, frame, expected_version, "append")
+
+    def _commit_after(
+        self,
+        name: str,
+        frame: pl.DataFrame,
+        expected_version: int | None,
+        mode: Literal["append", "overwrite"],
+    ) -> bool:
         from deltalake import CommitProperties, write_deltalake
         from deltalake.exceptions import CommitFailedError
 
         spec = TABLES[name]
-        table = self._open(name)
-        if table is None:
-            table = self._create(spec)
-        elif table.version() != expected_version:
+        table = self._open(name) or self._create(spec)
+        # A table that was just made has version 0 and no rows, like one that was not there.
+        if table.version() != (expected_version or 0):
             return False
         try:
             write_deltalake(
                 table,
                 spec.conform(frame).to_arrow(),
-                mode="overwrite",
+                mode=mode,
+                schema_mode="merge" if mode == "append" else None,
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except CommitFailedError:

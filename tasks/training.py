@@ -55,7 +55,7 @@ def plan_training(model_name: str, force: bool = False) -> dict[str, Any]:
         NoDataError: If a table that the model learns from holds no valid row.
     """
     store = Store()
-    versions: dict[str, int] = {}
+    versions: dict[str, Any] = {}
     for name in LEARNS_FROM[model_name]:
         version = store.version(name)
         if version is None or store.read_valid(name).select(pl.len()).collect().item() == 0:
@@ -63,6 +63,7 @@ def plan_training(model_name: str, force: bool = False) -> dict[str, Any]:
                 f"table {name} holds no valid row, so {model_name} has nothing to learn from; collect first"
             )
         versions[name] = version
+        versions[f"{name}.table"] = store.table_id(name)
         quarantined = (
             store.read("quarantine").filter(pl.col("table_name") == name).select(pl.len()).collect().item()
         )

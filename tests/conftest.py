@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,24 @@ def bench_data() -> Path:
 def cases() -> Path:
     """Failure stories with small inputs, beside the checkout."""
     return _folder("cases")
+
+
+@pytest.fixture(scope="session")
+def empty_tracking_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database without a run; making one takes seconds, copying it none."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    folder = tmp_path_factory.mktemp("tracking")
+    SqlAlchemyStore(f"sqlite:///{folder / 'mlflow.db'}", str(folder / "artifacts")).engine.dispose()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def registry(project: Path, empty_tracking_store: Path) -> Path:
+    """The store of `project` with an MLflow database ready in it."""
+    (project / "mlruns").mkdir()
+    shutil.copy(empty_tracking_store, project / "mlruns" / "mlflow.db")
+    return project
 
 
 @pytest.fixture

@@ -56,6 +56,11 @@ class StoreSettings(_Section):
     fetch_timeout_s: float = Field(
         60.0, ge=1, le=3600, description="Longest wait for one answer of a network source"
     )
+    telemetry_timezone: str = Field(
+        "UTC",
+        min_length=1,
+        description="Zone of log times that name none, as nvidia-smi writes them: an IANA name",
+    )
     fetch_size_limit_mb: float = Field(
         2048.0,
         ge=1,

@@ -1,0 +1,113 @@
+"""Stand-ins for what is slow or absent: an encoder without a network of 22 million weights, small sources."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+DIMENSIONS = 32
+
+
+class FakeEncoder:
+    """Hashed bag of words: the same text, the same vector; like texts, like vectors."""
+
+    encoder_id = hashlib.sha256(b"fake encoder").hexdigest()
+    dimensions = DIMENSIONS
+
+    def encode(self, texts: Sequence[str | None]) -> NDArray[np.float32]:
+        """Unit vectors, shape (texts, 32)."""
+        vectors = np.zeros((len(texts), DIMENSIONS), dtype=np.float32)
+        for row, text in enumerate(texts):
+            for word in (text or "nothing").lower().split():
+                digest = hashlib.sha256(word.encode()).digest()
+                vectors[row, digest[0] % DIMENSIONS] += 1.0 if digest[1] % 2 else -1.0
+            vectors[row, 0] += 1e-3
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+HEADER = (
+    "length, width, pattern, capture, instantiation, first_launch_api, first_launch_total, repeat_launch_api, "
+    "repeat_launch_total, first_launch_device, blockingKernelTimeoutDetected, repeat_launch_device, "
+    "blockingKernelTimeoutDetected, upload_api_time, upload_device_time, blockingKernelTimeoutDetected,"
+)
+
+
+def write_launches(
+    folder: Path, lengths: Sequence[int], *, trials: int = 5, us_per_node: float = 0.35, seed: int = 0
+) -> Path:
+    """A CSV as cudaGraphsPerfScaling writes it: lines whose slope doubles at 50 nodes, so that no line fits them."""
+    random = np.random.default_rng(seed)
+    lines = [HEADER]
+    for length in lengths:
+        for _ in range(trials):
+            first = (2.0 + us_per_node * (length + 2 * max(0, length - 50))) * random.normal(1.0, 0.02)
+            numbers = [
+                3.0,
+                8.0,
+                first,
+                first * 2,
+                first * 0.6,
+                first * 1.5,
+                first,
+                0.0,
+                first,
+                0.0,
+                first,
+                1.0,
+                0.0,
+            ]
+            lines.append(f"{length}, 1, 0, " + ", ".join(f"{number:.3f}" for number in numbers) + ",")
+    path = folder / f"NVIDIA-Test-GPU-16GB-cuda-12.9_straight-line-{seed}-{us_per_node}.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+DEFECT_WORDS = [
+    "documentation",
+    "page",
+    "link",
+    "broken",
+    "example",
+    "outdated",
+    "parameter",
+    "described",
+    "wrongly",
+    "manual",
+]
+OTHER_WORDS = [
+    "kernel",
+    "crash",
+    "stream",
+    "allocation",
+    "race",
+    "memory",
+    "segfault",
+    "build",
+    "compiler",
+    "linker",
+]
+
+
+def write_reports(folder: Path, count: int = 160, *, seed: int = 0, name: str = "reports") -> Path:
+    """JSON lines of labelled reports; a third of them tell of a defect in the documentation."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for number in range(count):
+        is_defect = number % 3 == 0
+        words = random.choice(DEFECT_WORDS if is_defect else OTHER_WORDS, 12)
+        mixed = random.choice(OTHER_WORDS + DEFECT_WORDS, 6)
+        record = {
+            "source": "made/up",
+            "source_id": f"{name}-{seed}-{number}",
+            "title": " ".join(words[:4]),
+            "body": " ".join([*words[4:], *mixed]),
+            "label": "defect" if is_defect else "ok",
+            "created_at": "2026-01-01T00:00:00Z",
+        }
+        lines.append(json.dumps(record))
+    path = folder / f"{name}-{seed}.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
