@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import io
 import json
+import logging
 import math
 import os
 import sys
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = _parse(sys.argv[1:] if arguments is None else arguments)
     _quiet_libraries()
+    _show_progress()
     try:
         with _output_kept_for_the_result():
             from warpgauge.settings import load_settings
@@ -171,6 +173,9 @@ def _add_pipeline(commands: Any) -> None:
         metavar="SOURCE",
         help="nvml (default), or CSV files of nvidia-smi or DCGM",
     )
+    telemetry.add_argument(
+        "--keep-whole", action="store_true", help="keep the intact records of a damaged file"
+    )
 
     validate = _command(commands, "validate", "Check a table, or a file against a table's rules", _validate)
     validate.add_argument(
@@ -282,6 +287,8 @@ def _quiet_libraries() -> None:
     """Keep the flow libraries' own chatter out of a person's terminal; set the variables to have it back."""
     for name, value in {
         "PREFECT_LOGGING_LEVEL": "WARNING",
+        # A failed task's traceback belongs to the flow run's log; here the one message says it.
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         # A cold server on a loaded machine takes longer to answer than the library's 20 seconds.
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
@@ -290,6 +297,17 @@ def _quiet_libraries() -> None:
         "TOKENIZERS_PARALLELISM": "false",
     }.items():
         os.environ.setdefault(name, value)
+
+
+def _show_progress() -> None:
+    """The tasks' own lines of progress, on standard error with the time of day."""
+    progress = logging.getLogger("warpgauge")
+    progress.setLevel(logging.INFO)
+    progress.propagate = False
+    if not progress.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+        progress.addHandler(handler)
 
 
 def _run(options: argparse.Namespace) -> Result:
@@ -320,7 +338,7 @@ def _collect_documents(options: argparse.Namespace) -> Result:
 def _collect_telemetry(options: argparse.Namespace) -> Result:
     from flows.collect_telemetry import collect_telemetry
 
-    return collect_telemetry(options.sources)
+    return collect_telemetry(options.sources, options.keep_whole)
 
 
 def _validate(options: argparse.Namespace) -> Result:

@@ -6,7 +6,9 @@ from prefect import flow, task
 
 from tasks import collection
 
-collect = task(name="collect documents", retries=1, retry_delay_seconds=2)(collection.collect_documents)
+collect = task(
+    name="collect documents", retries=1, retry_delay_seconds=2, retry_condition_fn=collection.is_worth_a_retry
+)(collection.collect_documents)
 
 
 @flow(name="collect-documents", validate_parameters=False)

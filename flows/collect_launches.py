@@ -6,7 +6,9 @@ from prefect import flow, task
 
 from tasks import collection
 
-collect = task(name="collect launches", retries=1, retry_delay_seconds=2)(collection.collect_launches)
+collect = task(
+    name="collect launches", retries=1, retry_delay_seconds=2, retry_condition_fn=collection.is_worth_a_retry
+)(collection.collect_launches)
 
 
 @flow(name="collect-launches", validate_parameters=False)

@@ -7,12 +7,12 @@ from prefect import flow, task
 from tasks import collection, validation
 
 choose_launch_sources = task(name="choose launch sources")(collection.choose_launch_sources)
-collect_launches = task(name="collect launches", retries=1, retry_delay_seconds=2)(
-    collection.collect_launches
-)
-collect_documents = task(name="collect documents", retries=1, retry_delay_seconds=2)(
-    collection.collect_documents
-)
+collect_launches = task(
+    name="collect launches", retries=1, retry_delay_seconds=2, retry_condition_fn=collection.is_worth_a_retry
+)(collection.collect_launches)
+collect_documents = task(
+    name="collect documents", retries=1, retry_delay_seconds=2, retry_condition_fn=collection.is_worth_a_retry
+)(collection.collect_documents)
 collect_telemetry = task(name="collect telemetry")(collection.collect_telemetry)
 validate_tables = task(name="validate tables")(validation.validate_tables)
 
@@ -40,6 +40,6 @@ def collect_sources(
         "documents": collect_documents(
             documents or [f"cuda-headers:{collection.DEFAULT_HEADER_VERSIONS}"], field_map, keep_whole
         ),
-        "gpu_samples": collect_telemetry(telemetry or ["nvml"]),
+        "gpu_samples": collect_telemetry(telemetry or ["nvml"], keep_whole),
     }
     return {"launch_source": chosen["why"], "collected": collected, "validated": validate_tables()}

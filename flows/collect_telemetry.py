@@ -6,10 +6,12 @@ from prefect import flow, task
 
 from tasks import collection
 
-collect = task(name="collect telemetry", retries=1, retry_delay_seconds=2)(collection.collect_telemetry)
+collect = task(
+    name="collect telemetry", retries=1, retry_delay_seconds=2, retry_condition_fn=collection.is_worth_a_retry
+)(collection.collect_telemetry)
 
 
 @flow(name="collect-telemetry", validate_parameters=False)
-def collect_telemetry(sources: list[str]) -> dict[str, Any]:
+def collect_telemetry(sources: list[str], keep_whole: bool = False) -> dict[str, Any]:
     """Collect GPU samples from `nvml` or from CSV files of nvidia-smi or DCGM."""
-    return collect(sources)
+    return collect(sources, keep_whole)

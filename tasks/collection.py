@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import http.client
+import logging
 import os
 import re
 import shutil
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     Batch = TypeVar("Batch", LaunchBatch, DocumentBatch, SampleBatch)
 
+LOGGER = logging.getLogger("warpgauge")
 BYTES_PER_MB = 1_000_000
 # Three versions a year or more apart, so that there is a history of amendments to learn from.
 DEFAULT_HEADER_VERSIONS = "12.4.127,12.9.79,13.5.37"
@@ -77,6 +79,11 @@ class SourceReport:
         self.notes += batch.problems
         self.counts |= batch.counts
         self.offered, self.added = appended.offered, appended.added
+
+
+def is_worth_a_retry(_task: Any, _run: Any, state: Any) -> bool:
+    """Whether trying again can help: a service or a source was away, as against bad input, which stays bad."""
+    return isinstance(state.result(raise_on_failure=False), ServiceUnavailableError | SourceUnavailableError)
 
 
 def choose_launch_sources(given: list[str] | None) -> dict[str, Any]:
@@ -339,6 +346,10 @@ def _collect_each(
                 "what was committed is whole"
             ) from error
         reports.append(report)
+        said = (
+            f"refused: {report.refused}" if report.refused else f"{report.offered} rows, {report.added} new"
+        )
+        LOGGER.info("collect %s: %s: %s", table, source, said)
     refused = [_named(report.source, report.refused) for report in reports if report.refused]
     if len(refused) == len(reports):
         reasons = "; ".join(refused) or "no source was named"

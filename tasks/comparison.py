@@ -7,9 +7,8 @@ champion never saw them either, whenever it was trained.
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, model_files, version_facts
+from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, bundle_facts, model_files, version_facts
 from tasks.training import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS
-from warpgauge.errors import WarpgaugeError
+from warpgauge.errors import ModelFileError, ModelNotFoundError, SchemaError, TrainingError
 from warpgauge.registry.gate import Candidate, GatePolicy, Verdict, judge
 from warpgauge.settings import load_settings
 
-LOGGER = logging.getLogger("warpgauge")
 BYTES_PER_MB = 1_000_000
 # Keeps a logarithm finite where a probability is rounded to 0 or 1.
 CLIP = 1e-15
@@ -32,18 +30,19 @@ CLIP = 1e-15
 def judge_bundle(folder: Path, version: str, champion: str | None, allow_simulated: bool) -> Verdict:
     """The gate's verdict on a bundle, against the champion's own answers to the bundle's rows."""
     settings = load_settings()
-    facts = json.loads((folder / "bundle.json").read_text())
+    facts = bundle_facts(folder)
     name = facts["model_name"]
     files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
-    candidate = CANDIDATES[name](folder / "gate", files, facts, version)
+    candidate = CANDIDATES[name](folder, files, version, bool(facts["is_simulated"]))
     other = None
+    trouble: tuple[str, ...] = ()
     if champion is not None:
-        champion_facts = version_facts(name, champion)
         try:
-            other = CANDIDATES[name](folder / "gate", model_files(name, champion), champion_facts, champion)
-        except WarpgaugeError as error:
+            is_simulated = bool(version_facts(name, champion)["is_simulated"])
+            other = CANDIDATES[name](folder, model_files(name, champion), champion, is_simulated)
+        except (ModelFileError, ModelNotFoundError, SchemaError, TrainingError) as error:
             # A champion that cannot answer today's rows is no yardstick: the gate asks for a reviewer.
-            LOGGER.warning("champion %s %s cannot be evaluated on these rows: %s", name, champion, error)
+            trouble = (f"champion {champion} cannot be evaluated on these rows: {error}",)
             other = Candidate(name, champion, candidate.metric_name, None, 0, None)
     policy = GatePolicy(
         minimum_rows=settings.gate_minimum_rows,
@@ -52,11 +51,12 @@ def judge_bundle(folder: Path, version: str, champion: str | None, allow_simulat
         slice_tolerance_ratio=settings.gate_slice_tolerance_ratio,
         size_limit_mb=settings.gate_model_size_limit_mb,
     )
-    return judge(candidate, other, policy, allow_simulated=allow_simulated)
+    verdict = judge(candidate, other, policy, allow_simulated=allow_simulated)
+    return replace(verdict, reasons=verdict.reasons + trouble)
 
 
 def _latency_candidate(
-    gate: Path, files: Mapping[str, bytes], facts: Mapping[str, Any], version: str
+    folder: Path, files: Mapping[str, bytes], version: str, is_simulated: bool
 ) -> Candidate:
     """Squared errors in microseconds on the gate's launches."""
     from warpgauge.latency.evaluation import score_rows
@@ -64,7 +64,14 @@ def _latency_candidate(
     from warpgauge.latency.sealed_files import DOCUMENT_FILE, TEXT_FILE
 
     model = LatencyModel.from_files(files)
-    scored = score_rows(model, pl.read_parquet(gate / GATE_ROWS))
+    target = bundle_facts(folder)["target"]
+    if model.target != target:
+        raise SchemaError(f"version {version} predicts {model.target}, the rows are judged by {target}")
+    gate = folder / "gate"
+    launches = pl.read_parquet(gate / GATE_ROWS)
+    if launches.is_empty():
+        return Candidate(LAUNCH_LATENCY, version, "rmse_us", None, 0, None, is_simulated=is_simulated)
+    scored = score_rows(model, launches)
     baseline = pl.read_parquet(gate / GATE_BASELINE).rename({"actual_us": "label_us"})
     rows = scored.join(baseline, on="launch_id", how="inner", maintain_order="left")
     error = rows["actual_us"].to_numpy() - rows["predicted_us"].to_numpy()
@@ -84,12 +91,12 @@ def _latency_candidate(
         tail_name="p99_abs_error_us",
         tail_value=float(np.quantile(np.abs(error), 0.99)) if len(error) else None,
         size_mb=sum(len(files[file]) for file in (TEXT_FILE, DOCUMENT_FILE)) / BYTES_PER_MB,
-        is_simulated=bool(facts["is_simulated"]),
+        is_simulated=is_simulated,
     )
 
 
 def _docquality_candidate(
-    gate: Path, files: Mapping[str, bytes], facts: Mapping[str, Any], version: str
+    folder: Path, files: Mapping[str, bytes], version: str, is_simulated: bool
 ) -> Candidate:
     """Logarithmic losses on the gate's documents."""
     from safetensors.numpy import load
@@ -97,10 +104,11 @@ def _docquality_candidate(
     from warpgauge.docquality.model import DocQualityModel
 
     model = DocQualityModel.from_files(files)
+    gate = folder / "gate"
     documents = pl.read_parquet(gate / GATE_ROWS)
     vectors = load((gate / GATE_EMBEDDINGS).read_bytes())["embeddings"]
     # The rows' embeddings are the challenger's; a champion of another encoder refuses them by name.
-    encoder_id = str(json.loads((gate.parent / "bundle.json").read_text())["encoder_id"])
+    encoder_id = str(bundle_facts(folder)["encoder_id"])
     scores = model.score(documents, vectors, pl.read_parquet(gate / GATE_CHECKS), encoder_id=encoder_id)
     truth = pl.read_parquet(gate / GATE_BASELINE).select(
         "document_id", "source_id", "family", "is_defect", "baseline_probability"
@@ -121,7 +129,7 @@ def _docquality_candidate(
         row_count=rows.height,
         test_set_sha256=_rows_sha256(rows["document_id"].to_list()),
         slices=_slices(rows, ("family",), losses, _mean),
-        is_simulated=bool(facts["is_simulated"]),
+        is_simulated=is_simulated,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ def load_encoder() -> Encoder:
 def embed(documents: pl.DataFrame, encoder: Encoder) -> NDArray[np.float32]:
     """Unit vectors of the documents, shape (documents, dimensions), from the cache where it has them."""
     import numpy as np
+    from tqdm import tqdm
 
     from warpgauge.docquality.embeddings import embed_documents
 
@@ -49,19 +51,18 @@ def embed(documents: pl.DataFrame, encoder: Encoder) -> NDArray[np.float32]:
     cache = _read_cache(folder)
     parts = []
     encoded = 0
-    for start in range(0, documents.height, DOCUMENTS_PER_BATCH):
+    starts = range(0, documents.height, DOCUMENTS_PER_BATCH)
+    for start in tqdm(starts, desc="embedding", unit="batch", disable=None, leave=False):
         done = embed_documents(documents.slice(start, DOCUMENTS_PER_BATCH), encoder, cache)
         if done.encoded_count:
             _write_cache(folder, done.new_rows)
             cache = done.new_rows if cache is None else pl.concat([cache, done.new_rows])
             encoded += done.encoded_count
-            LOGGER.info(
-                "embedded %d of %d documents",
-                min(start + DOCUMENTS_PER_BATCH, documents.height),
-                documents.height,
-            )
+            if not sys.stderr.isatty():
+                done_count = min(start + DOCUMENTS_PER_BATCH, documents.height)
+                LOGGER.info("embedded %d of %d documents", done_count, documents.height)
         parts.append(done.vectors)
-    LOGGER.info("embeddings: %d texts encoded now, the rest was cached", encoded)
+    LOGGER.info("embeddings of %d documents: %d texts encoded now", documents.height, encoded)
     return np.concatenate(parts) if parts else np.empty((0, encoder.dimensions), dtype=np.float32)
 
 

@@ -21,7 +21,6 @@ import polars as pl
 from tasks.storage import Store
 from warpgauge.errors import ServiceUnavailableError
 from warpgauge.settings import load_settings
-from warpgauge.tables import LEASES
 
 LOGGER = logging.getLogger("warpgauge")
 HEARTBEAT_SECONDS = 30.0
@@ -101,10 +100,6 @@ def _write(store: Store, job: str, holder: str, only_if_held_by: str) -> bool:
     """Write the holder of a job unless somebody else holds it by now."""
     while True:
         version = store.version("leases")
-        if version is None:
-            # Two processes that both find no table would both win: it is made first, then competed for.
-            store.append("leases", LEASES.empty())
-            continue
         rows = store.read("leases").collect()
         mine = rows.filter(pl.col("job") == job)
         if (FREE if mine.is_empty() else mine["holder"][0]) != only_if_held_by:

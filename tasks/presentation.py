@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 REFUSED_EXIT_CODE = 3
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def exit_code(result: Mapping[str, Any]) -> int:
@@ -29,8 +31,9 @@ def as_json(result: Mapping[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what would command a terminal: names of files and titles come from outside."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
+    """The text without what would command a terminal: names, titles and libraries' words come from outside."""
+    plain = _COLOUR.sub("", text)
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in plain)
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ import shlex
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,10 +49,7 @@ EXPERIMENT = "warpgauge"
 # Longer reasons are cut: tags and descriptions of some stores hold no more.
 TEXT_LIMIT = 5000
 PAGE_ROWS = 1000
-# MLflow asks a server that is away 8 times, with 2 minutes for each answer and growing pauses between: up to a
-# quarter of an hour. These hold where the variables are not set: about 4 s for a refused connection, 51 s
-# for one that nobody answers.
-HTTP_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+LONGEST_NUMBER = 19
 # MLflow's error codes for a version or alias that is not there or cannot be one.
 ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 # How the monitor names what the gate says.
@@ -61,6 +58,18 @@ SERVING_SCRIPTS = {
     LAUNCH_LATENCY: Path(__file__).parent / "pyfunc" / "launch_latency.py",
     DOC_QUALITY: Path(__file__).parent / "pyfunc" / "doc_quality.py",
 }
+# Set here where the environment does not, before MLflow is imported. It asks a server that is away 8 times, with
+# 2 minutes for each answer and growing pauses, up to a quarter of an hour; with these 6 s for a refused
+# connection, a minute for one that nobody answers. It draws progress bars into logs, writes addresses to
+# standard output, which belongs to --json, and reports its use to its makers.
+for _name, _value in {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}.items():
+    os.environ.setdefault(_name, _value)
 # Where MLflow's tables hold an absolute artifact address.
 _ADDRESS_COLUMNS = (
     ("experiments", "artifact_location"),
@@ -132,8 +141,6 @@ def connect() -> MlflowClient:
         ServiceUnavailableError: If the store does not answer.
     """
     uri = tracking_uri()
-    for name, value in HTTP_PATIENCE.items():
-        os.environ.setdefault(name, value)
     with _store_errors():
         import mlflow
         from mlflow import MlflowClient
@@ -141,16 +148,22 @@ def connect() -> MlflowClient:
         # Importing MLflow sets these to INFO; a new store's migrations are nobody's news.
         for chatty in ("alembic", "mlflow"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
-        root = mlruns_dir()
-        is_local = uri.startswith("sqlite:///")
-        if is_local:
-            root.mkdir(parents=True, exist_ok=True)
-            _reroot_artifacts(Path(uri.removeprefix("sqlite:///")), root)
+        artifacts = None
+        if uri.startswith("sqlite:///"):
+            artifacts = str(mlruns_dir() / "artifacts")
+            database = Path(uri.removeprefix("sqlite:///"))
+            _make_database(database, artifacts)
+            _reroot_artifacts(database, artifacts)
         mlflow.set_tracking_uri(uri)
         mlflow.set_registry_uri(uri)
         client = MlflowClient()
-        if client.get_experiment_by_name(EXPERIMENT) is None:
-            _create_experiment(client, str(root / "artifacts") if is_local else None)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is None:
+            _create_experiment(client, artifacts)
+        elif experiment.name != EXPERIMENT:
+            raise ServiceUnavailableError(
+                f"{shown_uri()} answers, but not as MLflow does; set WARPGAUGE_MLFLOW_URI to an MLflow server"
+            )
     return client
 
 
@@ -184,16 +197,39 @@ def _create_experiment(client: MlflowClient, artifact_location: str | None) -> N
             raise
 
 
-def _reroot_artifacts(database: Path, root: Path) -> None:
+def _make_database(database: Path, artifacts: str) -> None:
+    """Make a store's database beside its place and move it there whole.
+
+    MLflow makes it in place, by some fifty migrations: a first run that is killed, or two at once, would leave
+    one that no later run can mend.
+    """
+    import fcntl
+
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    if database.exists():
+        return
+    database.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(database.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if not database.exists():
+            partial = database.with_name(f".{database.name}.partial")
+            partial.unlink(missing_ok=True)
+            store = SqlAlchemyStore(f"sqlite:///{partial}", artifacts)  # type: ignore[no-untyped-call]
+            store.engine.dispose()
+            os.replace(partial, database)
+    finally:
+        os.close(folder)
+
+
+def _reroot_artifacts(database: Path, artifacts: str) -> None:
     """Point a moved store's artifact addresses at where they lie now.
 
     MLflow keeps absolute artifact addresses in its database, so a project folder that was moved or copied
     would load no model. An address whose old root is gone, or is not this store's, is rewritten.
     """
-    if not database.exists():
-        return
-    artifacts = str(root / "artifacts")
-    with sqlite3.connect(database, timeout=30) as connection:
+    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
         tables = {
             name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         }
@@ -848,11 +884,12 @@ def _get_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
 
     _check_name(name)
     try:
-        if version.isdecimal():
+        # An alias that is all digits is none, and a number beyond 64 bits is no version.
+        if version.isdecimal() and len(version) < LONGEST_NUMBER:
             return client.get_model_version(name, version)
         return client.get_model_version_by_alias(name, version)
-    except (MlflowException, OverflowError) as error:
-        if getattr(error, "error_code", ABSENT[0]) not in ABSENT:
+    except MlflowException as error:
+        if error.error_code not in ABSENT:
             raise
         known = ", ".join(str(found.version) for found in _versions(client, name)) or "none"
         raise ModelNotFoundError(f"{name} has no version {version}; known versions: {known}") from error

@@ -9,19 +9,28 @@ new version.
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
 
 import polars as pl
 
-from warpgauge.errors import ServiceUnavailableError
+from warpgauge.errors import ServiceUnavailableError, SettingsError
 from warpgauge.settings import PROJECT_ROOT, load_settings
 from warpgauge.tables import TABLES, Table
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 # Each lost race means that another writer's commit went in, so the loop ends; the bound only keeps a
 # broken store from being tried for ever.
 MAX_COMMIT_ATTEMPTS = 100
+PARQUET_MAGIC = b"PAR1"
+# Signs that the table format's addresses give a meaning of their own.
+UNUSABLE_SIGNS = "%#?*[]"
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,11 @@ class Store:
 
     def __init__(self, address: str | None = None) -> None:
         self.address = (address or load_settings().resolved_data_dir()).rstrip("/")
+        if "://" not in self.address and (found := sorted(set(self.address) & set(UNUSABLE_SIGNS))):
+            raise SettingsError(
+                f"WARPGAUGE_DATA_DIR is {self.address!r}: tables cannot lie in a folder with {' '.join(found)} in its path; "
+                "choose another one"
+            )
 
     def table_uri(self, name: str) -> str:
         """Address of one table."""
@@ -69,7 +83,7 @@ class Store:
         opened = self._open(name, version)
         if opened is None:
             return spec.empty().lazy()
-        frame = pl.scan_delta(opened)
+        frame = _scan(opened)
         stored = frame.collect_schema()
         # A table written before a column was introduced reads as null there.
         return frame.select(
@@ -115,7 +129,7 @@ class Store:
         for _ in range(MAX_COMMIT_ATTEMPTS):
             table = self._open(name) or self._create(spec)
             version = int(table.version())
-            known = pl.scan_delta(table).select(spec.key)
+            known = _scan(table).select(spec.key)
             new = rows.lazy().join(known, on=list(spec.key), how="anti", nulls_equal=True).collect()
             if new.is_empty():
                 return Appended(name, frame.height, 0, version)
@@ -218,9 +232,52 @@ class Store:
 
     def _unavailable(self, name: str, error: BaseException) -> ServiceUnavailableError:
         return ServiceUnavailableError(
-            f"table {name} at {self.table_uri(name)} cannot be read or written: {error}; "
+            f"table {name} at {self.table_uri(name)} cannot be read or written: {_one_line(error)}; "
             "free space or mend the permission and run again: what was committed is whole"
         )
+
+
+def _scan(table: DeltaTable) -> pl.LazyFrame:
+    """All rows of an opened table.
+
+    Polars takes the percent-encoded addresses of local files for their names, and would not find a table
+    under a folder with a blank, a `#` or a letter beyond ASCII in its path; so it is given the names.
+    """
+    if not table.table_uri.startswith("file://"):
+        return pl.scan_delta(table)
+    files = [unquote(address.removeprefix("file://")) for address in table.file_uris()]
+    for file in files:
+        _require_whole(Path(file))
+    schema = pl.Schema(table.schema().to_arrow())
+    if not files:
+        return pl.LazyFrame(schema=schema)
+    # A file written before a column was introduced lacks it. A name is a name here, never a pattern.
+    return pl.scan_parquet(files, schema=schema, missing_columns="insert", glob=False)
+
+
+def _require_whole(file: Path) -> None:
+    """Stop before Polars does on a file of a table that is gone or cut: a Parquet file ends with its magic.
+
+    Raises:
+        ServiceUnavailableError: If it is, naming the file.
+    """
+    try:
+        with file.open("rb") as opened:
+            opened.seek(-len(PARQUET_MAGIC), os.SEEK_END)
+            is_whole = opened.read() == PARQUET_MAGIC
+    except OSError as error:
+        raise ServiceUnavailableError(
+            f"{file}: a part of the table cannot be read ({error.strerror}); restore it from a backup"
+        ) from error
+    if not is_whole:
+        raise ServiceUnavailableError(
+            f"{file}: a part of the table is cut or damaged; restore it from a backup"
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    """A library's message without its colours and line breaks."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
 
 
 def _delta_error() -> type[Exception]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import uuid
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,9 @@ import polars as pl
 
 from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, already_trained
 from tasks.storage import Store, cache_dir
-from warpgauge.errors import NoDataError, WindowError
+from warpgauge.errors import NoDataError, ServiceUnavailableError, WindowError
 from warpgauge.settings import Settings, load_settings
-from warpgauge.tables import LAUNCHES
+from warpgauge.tables import LAUNCH_LABELS, LAUNCHES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +85,9 @@ def plan_training(model_name: str, force: bool = False) -> dict[str, Any]:
             f"{name} version {version}" for name, version in versions.items() if "." not in name
         )
         plan["version"] = known
-        plan["why"] = f"version {known} was trained on the same data ({named}) and settings"
+        plan["why"] = (
+            f"version {known} was trained on the same data ({named}) and settings; --force trains again"
+        )
     return plan
 
 
@@ -107,9 +111,11 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
     launches = Store().read_valid("launches", plan["data_versions"]["launches"]).collect()
     rows, notes = _teaching_launches(launches)
     target = settings.latency_target
-    if rows[target].drop_nulls().is_empty() and not rows[TRACE_TARGET].drop_nulls().is_empty():
+    is_absent = target in LAUNCH_LABELS and rows[target].drop_nulls().is_empty()
+    if is_absent and not rows[TRACE_TARGET].drop_nulls().is_empty():
         notes.append(f"no launch has {target}, so the model predicts {TRACE_TARGET}, what traces record")
         target = TRACE_TARGET
+    LOGGER.info("training %s on %d launches, 5-fold cross-validation", LAUNCH_LATENCY, rows.height)
     trained = train_latency(
         rows,
         target=target,
@@ -150,6 +156,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         "dropped_features": trained.dropped_features,
         "importance": trained.importance,
         "notes": [*notes, *trained.notes],
+        "trained_utilization_p95_percent": _utilization_p95_percent(settings),
         "is_simulated": trained.model.is_simulated,
         "provenance": "simulated" if trained.model.is_simulated else "measured",
         "signature": {"inputs": _launch_inputs(), "outputs": LATENCY_OUTPUTS},
@@ -186,6 +193,7 @@ def train_docquality(plan: Mapping[str, Any], reason: str) -> str:
     encoder = load_encoder()
     vectors = embed(documents, encoder)
     checks = check_features(documents)
+    LOGGER.info("training %s on %d documents and %d labels", DOC_QUALITY, documents.height, labels.height)
     trained = train_docquality(
         documents,
         labels,
@@ -290,6 +298,26 @@ def _thread_count(row_count: int) -> int:
     return max(1, min(os.cpu_count() or 1, 1 + row_count // ROWS_PER_THREAD))
 
 
+def _utilization_p95_percent(settings: Settings) -> float | None:
+    """How loaded the busiest GPU was in the monitor's window before the training; None where nobody measured.
+
+    The monitor tells by it whether the champion has already learned a loaded regime.
+    """
+    from warpgauge.drift.utilization import measure_utilization
+
+    now = datetime.now(UTC)
+    start = now - timedelta(hours=settings.monitor_window_hours)
+    measured = measure_utilization(
+        Store().read_valid("gpu_samples", where=pl.col("sampled_at") >= start).collect(),
+        now=now,
+        window_hours=settings.monitor_window_hours,
+        limit_percent=settings.monitor_utilization_limit_percent,
+        minimum_samples=settings.monitor_minimum_samples,
+        minimum_coverage_ratio=settings.monitor_minimum_coverage_ratio,
+    )
+    return max((one.value for one in measured if one.value is not None), default=None)
+
+
 def _facts(plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
     kept = ("model_name", "data_versions", "settings", "settings_sha256")
     return {name: plan[name] for name in kept} | {"reason": reason}
@@ -355,31 +383,53 @@ def _write_bundle(
 ) -> str:
     """Write a bundle beside its place, then move it there."""
     root = cache_dir("bundles")
-    _prune(root)
     name = f"{facts['model_name']}-{uuid.uuid4().hex[:12]}"
     partial = root / f".{name}.partial"
-    for part in ("model", "gate", "figures"):
-        (partial / part).mkdir(parents=True)
-    for file, content in files.items():
-        (partial / "model" / file).write_bytes(content)
-    for file, frame in frames.items():
-        frame.write_parquet(partial / "gate" / file)
-    for file, content in arrays.items():
-        (partial / "gate" / file).write_bytes(content)
-    for title, figure in figures.items():
-        figure.savefig(partial / "figures" / f"{title}.png", dpi=110)
-    (partial / "bundle.json").write_text(json.dumps(facts, indent=1, allow_nan=False, default=str))
-    place = root / name
-    os.replace(partial, place)
+    try:
+        for part in ("model", "gate", "figures"):
+            (partial / part).mkdir(parents=True)
+        for file, content in files.items():
+            (partial / "model" / file).write_bytes(content)
+        for file, frame in frames.items():
+            frame.write_parquet(partial / "gate" / file)
+        for file, content in arrays.items():
+            (partial / "gate" / file).write_bytes(content)
+        for title, figure in figures.items():
+            figure.savefig(partial / "figures" / f"{title}.png", dpi=110)
+        text = json.dumps(_finite(facts), indent=1, allow_nan=False, default=str)
+        (partial / "bundle.json").write_text(text)
+        place = root / name
+        os.replace(partial, place)
+    except OSError as error:
+        raise ServiceUnavailableError(
+            f"{root}: the trained model could not be written: {error}; free the disk and train again"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    _prune(root)
     LOGGER.info("bundle written: %s", place)
     return str(place)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for every number that is none: JSON has no word for it, and MLflow turns it into 1.8e308."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
 
 
 KEPT_BUNDLES = 6
 
 
 def _prune(root: Path) -> None:
-    """Keep the newest bundles; the registry has its own copy of every registered one."""
+    """Keep the newest bundles; the registry has its own copy of every registered one.
+
+    What a killed training left half-written counts too, so it goes in its turn.
+    """
     found = sorted(root.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in found[KEPT_BUNDLES:]:
         shutil.rmtree(old, ignore_errors=True)

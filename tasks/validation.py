@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import secrets
 import threading
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from tasks.storage import Store
 
+LOGGER = logging.getLogger("warpgauge")
 COLLECTED_TABLES = ("launches", "documents", "labels", "gpu_samples")
 KEPT_RESULTS = 10
 # A page of the docs quotes a few violating values, never whole documents.
@@ -229,6 +231,7 @@ def validate_tables(
     answer: dict[str, Any] = {"tables": [], "refused": [], "data_docs": None}
     faults: list[DataRefusedError | CheckNotEvaluableError] = []
     for name in table_names:
+        LOGGER.info("validate %s", name)
         try:
             report = validate_table(store, name, build_docs=build_docs)
         except NoDataError as error:

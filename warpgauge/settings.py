@@ -7,6 +7,7 @@ is worse than none.
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import Any
@@ -252,8 +253,13 @@ def load_settings(**overrides: Any) -> Settings:
         name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known
     )
     if unknown:
+        near = {name: difflib.get_close_matches(name.upper(), known, n=2) for name in unknown}
+        said = [
+            f"{name} (did you mean {' or '.join(close)}?)" if (close := near[name]) else name
+            for name in unknown
+        ]
         raise SettingsError(
-            f"unknown setting {', '.join(unknown)} in the environment; known ones: {', '.join(sorted(known))}"
+            f"unknown setting {', '.join(said)} in the environment; unset it, or see warpgauge/settings.py for all names"
         )
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from tasks.storage import Store
-from warpgauge.errors import SchemaError, ServiceUnavailableError
+from warpgauge.errors import SchemaError, ServiceUnavailableError, SettingsError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -151,4 +151,32 @@ def test_damaged_log_is_a_service_error_with_the_address(tmp_path: Path) -> None
     log = tmp_path / "gpu_samples" / "_delta_log" / "00000000000000000001.json"
     log.write_text("{not json")
     with pytest.raises(ServiceUnavailableError, match="gpu_samples"):
+        store.append("gpu_samples", samples(5, 1))
+
+
+@pytest.mark.parametrize("folder", ["with blank", "größe"])
+def test_store_under_a_folder_with_unusual_letters_reads_what_it_wrote(tmp_path: Path, folder: str) -> None:
+    store = Store(str(tmp_path / folder))
+    store.append("gpu_samples", samples(0, 3))
+    assert store.append("gpu_samples", samples(0, 4)).added == 1
+    assert store.read("gpu_samples").collect().height == 4
+
+
+def test_folder_that_the_table_format_cannot_address_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="#"):
+        Store(str(tmp_path / "a#b"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_damaged_part_of_a_table_is_named(tmp_path: Path, damage: str) -> None:
+    store = Store(str(tmp_path))
+    store.append("gpu_samples", samples(0, 3))
+    part = next((tmp_path / "gpu_samples").glob("*.parquet"))
+    if damage == "gone":
+        part.unlink()
+    else:
+        part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(ServiceUnavailableError, match=part.name):
+        store.read("gpu_samples")
+    with pytest.raises(ServiceUnavailableError, match=part.name):
         store.append("gpu_samples", samples(5, 1))

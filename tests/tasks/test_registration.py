@@ -1,0 +1,842 @@
+"""The registry: one store from everywhere, versions that hold no pickle, aliases, and what happens when it is away."""
+
+import json
+import math
+import multiprocessing
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tasks import leases, registration
+from tasks.registration import (
+    CHALLENGER,
+    CHAMPION,
+    DOC_QUALITY,
+    LAUNCH_LATENCY,
+    MODEL_NAMES,
+    Registered,
+    alias_version,
+    apply_gate,
+    connect,
+    register,
+    rollback,
+)
+from warpgauge.errors import (
+    ModelFileError,
+    ModelNotFoundError,
+    NoDataError,
+    ServiceUnavailableError,
+    SettingsError,
+)
+from warpgauge.settings import PROJECT_ROOT
+
+# MLflow's own page of a run, and the pages of an experiment, fail on a number that is none.
+STORED_INFINITY = 1.7976931348623157e308
+PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
+
+
+def add_version(name: str, **tags: str) -> str:
+    """A version without a model, where only the registry's entry matters."""
+    client = connect()
+    if not client.search_registered_models(f"name = '{name}'"):
+        client.create_registered_model(name)
+    return str(client.create_model_version(name, source="/none", tags=tags).version)
+
+
+def versions(name: str = LAUNCH_LATENCY) -> list[dict[str, Any]]:
+    return next(
+        model["versions"] for model in registration.list_versions()["models"] if model["model_name"] == name
+    )
+
+
+# One store, whatever the working directory (case 14)
+
+
+def test_default_store_is_absolute_and_the_same_from_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WARPGAUGE_MLFLOW_URI", raising=False)
+    from_root = registration.tracking_uri()
+    monkeypatch.chdir(tmp_path)
+    assert registration.tracking_uri() == from_root == f"sqlite:///{PROJECT_ROOT / 'mlruns' / 'mlflow.db'}"
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("file:./mlruns", "file store, which MLflow 3 refuses"),
+        ("file:///data/mlruns", "file store, which MLflow 3 refuses"),
+        ("./mlruns", "file store, which MLflow 3 refuses"),
+        ("/data/mlruns", "file store, which MLflow 3 refuses"),
+        ("sqlite:///mlruns/mlflow.db", "relative"),
+        ("sqlite:///:memory:", "in memory"),
+        ("sqlite://", "in memory"),
+    ],
+)
+def test_file_store_and_relative_store_are_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, uri: str, said: str
+) -> None:
+    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", uri)
+    for call in (connect, registration.list_versions, registration.ui_command):
+        with pytest.raises(SettingsError, match=said) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+        assert "sqlite:////" in str(caught.value)
+
+
+def test_registering_from_another_folder_makes_no_file_there_and_lands_in_the_one_store(
+    registry: Path, latency_bundle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "mlruns").mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{elsewhere / 'mlruns'}")
+    register(latency_bundle)
+    assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
+    monkeypatch.chdir(registry)
+    register(latency_bundle)
+    assert [row["version"] for row in versions()] == ["2", "1"]
+    assert {path.name for path in (registry / "mlruns").iterdir()} == {"mlflow.db", "artifacts"}
+
+
+def test_command_for_the_ui_opens_the_store_that_was_written(world: Path) -> None:
+    from mlflow import MlflowClient
+
+    command = shlex.split(registration.ui_command())
+    assert command[:2] == ["mlflow", "ui"]
+    uri = command[command.index("--backend-store-uri") + 1]
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    assert {model.name for model in client.search_registered_models()} == set(MODEL_NAMES)
+
+
+def test_password_of_a_store_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", "postgresql://user:s3cret@host:5432/mlflow")
+    assert "s3cret" not in registration.ui_command()
+    assert "postgresql://user:***@host:5432/mlflow" in registration.ui_command()
+
+
+def test_old_runs_in_the_artifact_folder_are_named_and_break_nothing(
+    registry: Path, latency_bundle: str
+) -> None:
+    assert registration.old_file_store() is None
+    for experiment, content in (("0", "artifact_location: /gone/mlruns/0\nname: Default\n"), ("1", "")):
+        (registry / "mlruns" / experiment).mkdir()
+        (registry / "mlruns" / experiment / "meta.yaml").write_text(content)
+    warning = registration.old_file_store()
+    assert warning is not None
+    assert "2 experiments" in warning
+    assert "mlflow migrate-filestore" in warning
+    assert "\n" not in warning
+    assert register(latency_bundle).version == "1"
+    # What the case calls its fifth situation: the other experiments are still listed.
+    assert {experiment.name for experiment in connect().search_experiments()} >= {"Default", "warpgauge"}
+
+
+def test_models_and_artifacts_of_a_moved_project_are_found_again(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect()
+    moved = tmp_path / "moved's place"
+    (world / "mlruns").rename(tmp_path / "away")
+    moved.mkdir()
+    (tmp_path / "away").rename(moved / "mlruns")
+    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"sqlite:///{moved / 'mlruns' / 'mlflow.db'}")
+    assert "model.txt" in registration.model_files(LAUNCH_LATENCY, "1")
+    assert registration.version_facts(LAUNCH_LATENCY, "1")["model_name"] == LAUNCH_LATENCY
+    client = connect()
+    run = client.get_run(versions()[0]["run_id"])
+    assert run.info.artifact_uri.startswith(str(moved))
+    listed = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert {
+        "training.json",
+        "evaluation.csv",
+        "environment.json",
+        "figures",
+        "model_card.md",
+        "gate.json",
+    } <= listed
+    import mlflow
+
+    mlflow.pyfunc.load_model(f"models:/{LAUNCH_LATENCY}@{CHAMPION}")
+    database = (moved / "mlruns" / "mlflow.db").read_bytes()
+    assert str(world / "mlruns" / "artifacts").encode() not in _live_text(moved / "mlruns" / "mlflow.db")
+    assert database.startswith(b"SQLite format 3")
+
+
+def _live_text(database: Path) -> bytes:
+    """All text in the rows of a database; deleted rows stay in the file's free pages."""
+    import sqlite3
+
+    with sqlite3.connect(database) as connection:
+        return "\n".join(connection.iterdump()).encode()
+
+
+def test_copy_of_a_project_writes_into_itself_and_not_into_the_original(
+    world: Path, champions: Path, latency_bundle: str
+) -> None:
+    before = sorted(path for path in (champions / "mlruns").rglob("*") if path.is_file())
+    register(latency_bundle)
+    assert sorted(path for path in (champions / "mlruns").rglob("*") if path.is_file()) == before
+
+
+# What a version holds
+
+
+def test_registered_version_holds_no_pickle(world: Path) -> None:
+    files = [path for path in (world / "mlruns" / "artifacts").rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {
+        "model.txt",
+        "model.json",
+        "MLmodel",
+        "launch_latency.py",
+        "doc_quality.py",
+    }
+    for path in files:
+        assert path.suffix not in {".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin", ".npy", ".npz"}, path
+        start = path.read_bytes()[:4]
+        assert not start.startswith(PICKLE_STARTS), path
+        assert start != b"PK\x03\x04", f"{path}: a zip, as torch.save writes it"
+    for described in (path for path in files if path.name == "MLmodel"):
+        assert "python_model:" not in described.read_text()
+
+
+def test_run_says_what_it_was_made_of(world: Path) -> None:
+    client = connect()
+    for name in MODEL_NAMES:
+        row = versions(name)[0]
+        run = client.get_run(row["run_id"])
+        assert json.loads(run.data.tags["data_versions"]) == row["data_versions"]
+        assert run.info.status == "FINISHED"
+        assert run.data.params["warpgauge"]
+        assert all(math.isfinite(value) and abs(value) < 1e300 for value in run.data.metrics.values())
+        assert client.get_model_version(name, "1").description.startswith(row["headline"])
+
+
+def test_numbers_that_are_none_are_left_out_of_the_run_and_named(
+    registry: Path, latency_bundle: str, tmp_path: Path, make: Any
+) -> None:
+    facts = json.loads((Path(latency_bundle) / "bundle.json").read_text())
+    metrics = facts["metrics"] | {
+        "worst_us": math.inf,
+        "lowest_us": -math.inf,
+        "broken_us": math.nan,
+        "absent_us": None,
+    }
+    made = register(make.bundle(latency_bundle, tmp_path, metrics=metrics))
+    run = connect().get_run(made.run_id)
+    assert run.data.tags["nonfinite_metrics"] == "absent_us, broken_us, lowest_us, worst_us"
+    assert set(run.data.metrics) == set(facts["metrics"])
+    assert max(abs(value) for value in run.data.metrics.values()) < STORED_INFINITY
+
+
+def test_bundle_that_is_gone_or_cut_registers_nothing(
+    registry: Path, latency_bundle: str, tmp_path: Path, make: Any
+) -> None:
+    with pytest.raises(NoDataError, match="holds no whole trained model"):
+        register(str(tmp_path / "gone"))
+    cut = make.bundle(latency_bundle, tmp_path)
+    text = (Path(cut) / "bundle.json").read_text()
+    (Path(cut) / "bundle.json").write_text(text[: len(text) // 2])
+    with pytest.raises(NoDataError, match="holds no whole trained model"):
+        register(cut)
+    assert versions() == []
+
+
+# The served model (cases 16 and 17)
+
+
+@pytest.fixture
+def served(world: Path) -> Any:
+    """The champion as MLflow loads it."""
+    import mlflow
+
+    connect()
+    return mlflow.pyfunc.load_model(f"models:/{LAUNCH_LATENCY}@{CHAMPION}")
+
+
+@pytest.fixture
+def batch(world: Path) -> Any:
+    """Launches of the table as a caller holds them: every column that the model reads, numbers as doubles."""
+    from tasks.storage import Store
+    from warpgauge.latency.model import PREDICTION_COLUMNS
+
+    rows = Store().read("launches").collect().select(PREDICTION_COLUMNS).gather_every(7)
+    numbers = [name for name, kind in rows.schema.items() if kind != pl.String()]
+    return rows.with_columns(pl.col(numbers).cast(pl.Float64)).to_pandas()
+
+
+def predicted(answer: Any) -> list[float]:
+    return list(answer["predicted_latency_us"])
+
+
+def test_columns_in_another_order_give_equal_predictions(served: Any, batch: Any) -> None:
+    straight = served.predict(batch)
+    turned = served.predict(batch[list(reversed(batch.columns))])
+    assert predicted(turned) == predicted(straight)
+    assert list(turned["upper_us"]) == list(straight["upper_us"])
+    assert len(set(predicted(straight))) > 20
+
+
+def test_served_predictions_are_those_of_the_trained_model(
+    served: Any, batch: Any, latency_bundle: str
+) -> None:
+    from tasks.storage import Store
+    from warpgauge.latency.model import LatencyModel
+
+    files = {path.name: path.read_bytes() for path in (Path(latency_bundle) / "model").iterdir()}
+    rows = Store().read("launches").collect().gather_every(7)
+    direct = LatencyModel.from_files(files).predict(rows)
+    assert predicted(served.predict(batch)) == direct["predicted_latency_us"].to_list()
+
+
+def test_batch_of_one_gpu_gets_the_categories_of_training(served: Any, batch: Any) -> None:
+    whole = served.predict(batch)
+    names = sorted(set(batch["gpu_name"]))
+    assert len(names) == 2
+    for name in names:
+        chosen = (batch["gpu_name"] == name).to_numpy()
+        assert predicted(served.predict(batch[chosen])) == predicted(whole[chosen])
+    first, second = (predicted(whole[(batch["gpu_name"] == name).to_numpy()]) for name in names)
+    assert first != second
+
+
+def test_absent_column_is_a_null_and_a_renamed_one_is_said(served: Any, batch: Any) -> None:
+    without = batch.drop(columns=["gpu_name"])
+    nulled = batch.assign(gpu_name=None).astype({"gpu_name": object})
+    absent, null = served.predict(without), served.predict(nulled)
+    assert predicted(absent) == predicted(null)
+    assert all("gpu_name=missing" in said for said in absent["never_seen"])
+    renamed = served.predict(batch.rename(columns={"gpu_name": "GPU"}))
+    assert all("gpu_name=missing" in said for said in renamed["never_seen"])
+
+
+def test_flags_left_open_mean_an_ordinary_launch(served: Any, batch: Any) -> None:
+    answer = served.predict(batch.drop(columns=["is_profiled", "is_simulated"]))
+    assert predicted(answer) == predicted(served.predict(batch))
+    assert set(answer["never_seen"]) == {""}
+
+
+def test_unknown_gpu_is_named_and_widens_the_interval(served: Any, batch: Any) -> None:
+    known = served.predict(batch)
+    unknown = served.predict(batch.assign(gpu_name="NVIDIA B200"))
+    assert all("gpu_name=NVIDIA B200" in said for said in unknown["never_seen"])
+    wider = (unknown["upper_us"] / unknown["lower_us"]) > (known["upper_us"] / known["lower_us"])
+    assert wider.all()
+    missing = served.predict(batch.assign(gpu_name=None).astype({"gpu_name": object}))
+    assert list(missing["never_seen"]) != list(unknown["never_seen"])
+
+
+def test_column_of_another_type_is_refused_by_name(served: Any, batch: Any) -> None:
+    from mlflow.exceptions import MlflowException
+
+    with pytest.raises(MlflowException, match="node_count"):
+        served.predict(batch.assign(node_count="many"))
+
+
+def test_served_documentation_model_scores_texts_with_absent_columns(world: Path) -> None:
+    import mlflow
+    import pandas as pd
+
+    connect()
+    model = mlflow.pyfunc.load_model(f"models:/{DOC_QUALITY}@{CHAMPION}")
+    texts = pd.DataFrame(
+        {
+            "body": ["documentation page link outdated manual wrongly", "kernel crash race segfault memory"],
+            "title": ["documentation page", None],
+        }
+    )
+    answer = model.predict(texts)
+    assert answer["defect_probability"][0] > 0.5 > answer["defect_probability"][1]
+
+
+# Damaged and absent models
+
+
+def _stored(world: Path, file: str, script: str) -> Path:
+    """One file of a registered model in the artifact store."""
+    folder = next(path.parent for path in (world / "mlruns").rglob(script))
+    return next(folder.rglob(f"artifacts/*/{file}"))
+
+
+def test_cut_model_file_is_refused_and_ends_no_process(world: Path) -> None:
+    from warpgauge.latency.model import LatencyModel
+
+    path = _stored(world, "model.txt", "launch_latency.py")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ModelFileError, match=r"model\.txt .* truncated"):
+        LatencyModel.from_files(registration.model_files(LAUNCH_LATENCY, "1"))
+
+
+def test_model_without_its_category_table_is_refused(world: Path) -> None:
+    from warpgauge.latency.model import LatencyModel
+
+    _stored(world, "model.json", "launch_latency.py").unlink()
+    with pytest.raises(ModelFileError, match="category table"):
+        LatencyModel.from_files(registration.model_files(LAUNCH_LATENCY, "1"))
+
+
+def test_version_whose_files_are_gone_says_so(world: Path) -> None:
+    shutil.rmtree(_stored(world, "model.txt", "launch_latency.py").parent)
+    with pytest.raises(ModelNotFoundError, match="launch-latency version 1: its artifacts"):
+        registration.model_files(LAUNCH_LATENCY, "1")
+    shutil.rmtree(world / "mlruns" / "artifacts")
+    for call in (registration.model_files, registration.version_facts):
+        with pytest.raises(ModelNotFoundError, match="doc-quality version 1: its"):
+            call(DOC_QUALITY, "1")
+
+
+def test_reading_a_model_changes_nothing_in_the_store_and_leaves_no_copy(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(registration.tempfile, "tempdir", str(scratch))
+    before = {path: path.stat().st_mtime_ns for path in (world / "mlruns" / "artifacts").rglob("*")}
+    registration.model_files(LAUNCH_LATENCY, "1")
+    registration.version_facts(LAUNCH_LATENCY, "1")
+    assert {path: path.stat().st_mtime_ns for path in (world / "mlruns" / "artifacts").rglob("*")} == before
+    assert list(scratch.iterdir()) == []
+
+
+def test_unknown_model_or_version_is_said_with_what_there_is(world: Path) -> None:
+    for version in ("7", "0", "9" * 30, "best", "no such alias!", ""):
+        said = f"launch-latency has no version {version}; known versions: 1"
+        for call in (registration.model_files, registration.promote, registration.data_versions):
+            with pytest.raises(ModelNotFoundError, match=said):
+                call(LAUNCH_LATENCY, version)
+        with pytest.raises(ModelNotFoundError, match=said):
+            registration.compare_versions(LAUNCH_LATENCY, "1", version)
+    for name in ("nothing", "it's", ""):
+        said = f"there is no model {name!r}; the models are launch-latency, doc-quality"
+        for call in (registration.model_files, registration.promote, registration.version_facts):
+            with pytest.raises(ModelNotFoundError, match=said):
+                call(name, "1")
+        with pytest.raises(ModelNotFoundError, match=said):
+            rollback(name)
+
+
+# Aliases, promotion, rollback
+
+
+def test_new_version_is_challenger_and_the_gate_makes_it_champion(
+    registry: Path, latency_bundle: str
+) -> None:
+    made = register(latency_bundle)
+    assert (alias_version(LAUNCH_LATENCY, CHALLENGER), alias_version(LAUNCH_LATENCY, CHAMPION)) == ("1", None)
+    assert registration.serving_version(LAUNCH_LATENCY) == ("1", False)
+    verdict = apply_gate(latency_bundle, made)
+    assert (verdict["outcome"], verdict["version"], verdict["refused"]) == ("promote", "1", [])
+    assert registration.serving_version(LAUNCH_LATENCY) == ("1", True)
+    row = versions()[0]
+    assert row["gate"] == "promote"
+    assert row["aliases"] == [CHALLENGER, CHAMPION]
+    client = connect()
+    gate = json.loads(Path(client.download_artifacts(made.run_id, "gate.json")).read_text())
+    assert gate["outcome"] == "promote"
+    assert "launch-latency" in Path(client.download_artifacts(made.run_id, "model_card.md")).read_text()
+
+
+def test_nothing_registered_is_said_and_not_an_error(registry: Path) -> None:
+    assert alias_version(LAUNCH_LATENCY, CHAMPION) is None
+    listed = registration.list_versions()["models"]
+    assert [(row["champion"], row["versions"]) for row in listed] == [(None, []), (None, [])]
+    assert all("warpgauge run" in row["no_champion_because"] for row in listed)
+    with pytest.raises(ModelNotFoundError, match="train one with `warpgauge run`"):
+        registration.serving_version(DOC_QUALITY)
+    with pytest.raises(ModelNotFoundError, match="nothing to roll back from"):
+        rollback(LAUNCH_LATENCY)
+
+
+def test_rollback_twice_goes_two_champions_back_and_then_says_it_cannot(registry: Path) -> None:
+    for number in ("1", "2", "3"):
+        add_version(LAUNCH_LATENCY)
+        registration.promote(LAUNCH_LATENCY, number)
+    assert rollback(LAUNCH_LATENCY) == {"model_name": LAUNCH_LATENCY, "champion": "2", "rolled_back": "3"}
+    assert rollback(LAUNCH_LATENCY)["champion"] == "1"
+    with pytest.raises(ModelNotFoundError, match="version 1 has no champion before it"):
+        rollback(LAUNCH_LATENCY)
+    assert alias_version(LAUNCH_LATENCY, CHAMPION) == "1"
+
+
+def test_rollback_never_goes_to_a_version_that_was_rolled_back(registry: Path) -> None:
+    for number in ("1", "2"):
+        add_version(LAUNCH_LATENCY)
+        registration.promote(LAUNCH_LATENCY, number)
+    rollback(LAUNCH_LATENCY)
+    add_version(LAUNCH_LATENCY)
+    registration.promote(LAUNCH_LATENCY, "3")
+    assert rollback(LAUNCH_LATENCY)["champion"] == "1"
+    registration.promote(LAUNCH_LATENCY, "2")
+    assert rollback(LAUNCH_LATENCY)["champion"] == "1"
+
+
+def test_rollback_knows_a_champion_that_a_reviewer_set_in_the_ui(registry: Path) -> None:
+    for _ in range(3):
+        add_version(LAUNCH_LATENCY)
+    registration.promote(LAUNCH_LATENCY, "1")
+    connect().set_registered_model_alias(LAUNCH_LATENCY, CHAMPION, "2")
+    registration.promote(LAUNCH_LATENCY, "3")
+    assert rollback(LAUNCH_LATENCY)["champion"] == "2"
+    assert rollback(LAUNCH_LATENCY)["champion"] == "1"
+
+
+def test_rollback_passes_over_a_version_that_was_deleted(registry: Path) -> None:
+    for number in ("1", "2", "3"):
+        add_version(LAUNCH_LATENCY)
+        registration.promote(LAUNCH_LATENCY, number)
+    connect().delete_model_version(LAUNCH_LATENCY, "2")
+    assert rollback(LAUNCH_LATENCY)["champion"] == "1"
+
+
+def test_person_promotes_a_held_version_and_that_is_said(registry: Path) -> None:
+    add_version(LAUNCH_LATENCY, gate="hold", review="pending")
+    answer = registration.promote(LAUNCH_LATENCY, "1")
+    assert answer == {"model_name": LAUNCH_LATENCY, "champion": "1", "gate": "hold"}
+    tags = connect().get_model_version(LAUNCH_LATENCY, "1").tags
+    assert tags["promoted_by"] == "person"
+    assert "review" not in tags
+
+
+def test_two_versions_are_compared_by_number_or_alias(world: Path, latency_bundle: str) -> None:
+    register(latency_bundle)
+    answer = registration.compare_versions(LAUNCH_LATENCY, CHAMPION, "2")
+    row = next(row for row in answer["metrics"] if row["metric"] == "rmse_us")
+    assert row[CHAMPION] == row["2"] > 0
+
+
+# Failures in the middle
+
+
+def test_model_that_cannot_be_logged_leaves_a_failed_run_and_no_version(
+    registry: Path, latency_bundle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    def fail(**_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mlflow.pyfunc, "log_model", fail)
+    with pytest.raises(ServiceUnavailableError, match=r"No space left.*launch-latency was not registered"):
+        register(latency_bundle)
+    assert versions() == []
+    client = connect()
+    experiment = client.get_experiment_by_name(registration.EXPERIMENT)
+    assert [run.info.status for run in client.search_runs([experiment.experiment_id])] == ["FAILED"]
+
+
+def test_version_that_cannot_be_made_leaves_none_and_the_next_registration_is_whole(
+    registry: Path, latency_bundle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MlflowException("database is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "create_model_version", fail)
+        with pytest.raises(ServiceUnavailableError, match="database is locked"):
+            register(latency_bundle)
+    assert versions() == []
+    assert alias_version(LAUNCH_LATENCY, CHALLENGER) is None
+    assert register(latency_bundle).version == "1"
+
+
+def test_version_that_the_gate_never_judged_counts_as_not_trained(
+    registry: Path, latency_bundle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = json.loads((Path(latency_bundle) / "bundle.json").read_text())
+    key = facts["data_versions"], facts["settings_sha256"]
+    made = register(latency_bundle)
+    assert registration.already_trained(LAUNCH_LATENCY, *key) is None
+    assert "not judged" in registration.list_versions()["models"][0]["no_champion_because"]
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registration, "_promote", killed)
+        with pytest.raises(KeyboardInterrupt):
+            apply_gate(latency_bundle, made)
+    assert registration.already_trained(LAUNCH_LATENCY, *key) is None
+    apply_gate(latency_bundle, made)
+    assert registration.already_trained(LAUNCH_LATENCY, *key) == "1"
+
+
+def test_same_data_and_settings_are_found_and_others_are_not(world: Path, latency_bundle: str) -> None:
+    facts = json.loads((Path(latency_bundle) / "bundle.json").read_text())
+    data, settings = facts["data_versions"], facts["settings_sha256"]
+    assert registration.already_trained(LAUNCH_LATENCY, data, settings) == "1"
+    assert registration.already_trained(LAUNCH_LATENCY, dict(reversed(data.items())), settings) == "1"
+    assert registration.already_trained(LAUNCH_LATENCY, data | {"launches": 2}, settings) is None
+    assert (
+        registration.already_trained(LAUNCH_LATENCY, data | {"launches.table": "another"}, settings) is None
+    )
+    assert registration.already_trained(LAUNCH_LATENCY, data, "other settings") is None
+    assert registration.already_trained(DOC_QUALITY, data, settings) is None
+
+
+# MLflow away
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_server_that_is_away_is_said_after_two_retries(
+    project: Path, silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"http://user:s3cret@127.0.0.1:{silent_port}")
+    with pytest.raises(
+        ServiceUnavailableError, match=f"http://user:.*@127.0.0.1:{silent_port} did not answer"
+    ) as caught:
+        registration.list_versions()
+    assert "s3cret" not in str(caught.value).split("did not answer")[0]
+    assert sum(pauses) < 15
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("answer", [b"", b"hello", b"{}"])
+def test_server_that_is_no_mlflow_is_said(
+    project: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    import threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(ServiceUnavailableError, match=r"did not answer|not as MLflow does"):
+            registration.list_versions()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_store_that_cannot_be_opened_is_said(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mlruns").mkdir()
+    (tmp_path / "mlruns" / "mlflow.db").write_bytes(b"this is no database" * 1000)
+    with pytest.raises(ServiceUnavailableError, match="not a database"):
+        registration.list_versions()
+    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db' / 'below'}")
+    with pytest.raises(ServiceUnavailableError, match="did not answer"):
+        connect()
+
+
+def test_store_that_goes_away_later_is_said_too(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+    from sqlalchemy.exc import OperationalError
+
+    connect()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OperationalError("SELECT", {}, Exception("disk I/O error"))
+
+    for name in ("search_model_versions", "search_runs", "get_registered_model", "get_model_version"):
+        monkeypatch.setattr(MlflowClient, name, fail)
+    for call in (
+        registration.list_versions,
+        registration.list_attempts,
+        lambda: registration.log_monitor_metrics({"a": 1.0}),
+        lambda: registration.serving_version(LAUNCH_LATENCY),
+        lambda: registration.data_versions(LAUNCH_LATENCY, "1"),
+        lambda: rollback(LAUNCH_LATENCY),
+    ):
+        with pytest.raises(ServiceUnavailableError, match="disk I/O error"):
+            call()
+
+
+# Many at once, and many
+
+
+def _register_in_a_process(bundle: str, answers: Any) -> None:
+    answers.put(register(bundle).version)
+
+
+def test_two_registrations_at_once_both_land_with_versions_of_their_own(
+    project: Path, latency_bundle: str
+) -> None:
+    # Neither the database nor the experiment nor the model is there: both make them.
+    spawned = multiprocessing.get_context("spawn")
+    answers = spawned.Queue()
+    both = [spawned.Process(target=_register_in_a_process, args=(latency_bundle, answers)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in both] == [0, 0]
+    assert {answers.get(timeout=5), answers.get(timeout=5)} == {"1", "2"}
+    assert [row["version"] for row in versions()] == ["2", "1"]
+    assert alias_version(LAUNCH_LATENCY, CHALLENGER) in ("1", "2")
+    for version in ("1", "2"):
+        assert "model.txt" in registration.model_files(LAUNCH_LATENCY, version)
+
+
+def test_more_versions_than_a_page_are_all_there(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "PAGE_ROWS", 3)
+    for number in range(8):
+        add_version(
+            LAUNCH_LATENCY, data_versions=f'{{"launches": {number}}}', settings_sha256="s", gate="promote"
+        )
+    registration.promote(LAUNCH_LATENCY, "1")
+    listed = registration.list_versions()["models"][0]
+    assert listed["champion"] == "1"
+    assert [row["version"] for row in listed["versions"]] == [str(number) for number in range(8, 0, -1)]
+    assert registration.already_trained(LAUNCH_LATENCY, {"launches": 0}, "s") == "1"
+    with pytest.raises(ModelNotFoundError, match="known versions: 8, 7, 6, 5, 4, 3, 2, 1"):
+        registration.data_versions(LAUNCH_LATENCY, "9")
+
+
+# Attempts
+
+
+def test_attempt_keeps_how_it_ended(registry: Path) -> None:
+    for outcome in ("promoted", "held", "refused"):
+        with registration.attempt(LAUNCH_LATENCY, f"episode/{outcome}") as attempt:
+            attempt.end(outcome, "because")
+    with pytest.raises(ValueError, match="broken"), registration.attempt(DOC_QUALITY, "episode/failed"):
+        raise ValueError("broken data")
+    found = registration.list_attempts()
+    assert {row["attempt_id"].split("/")[1]: row["outcome"] for row in found} == {
+        outcome: outcome for outcome in ("promoted", "held", "refused", "failed")
+    }
+    assert found[0]["model_name"] == DOC_QUALITY
+    now = datetime.now(UTC)
+    assert all(now - timedelta(minutes=5) < row["started_at"] <= now for row in found)
+    assert registration.list_attempts() == found
+
+
+def test_attempt_without_an_id_is_not_kept(registry: Path) -> None:
+    with registration.attempt(LAUNCH_LATENCY, None) as attempt:
+        attempt.end("promoted", "")
+    with pytest.raises(ValueError, match="x"), registration.attempt(LAUNCH_LATENCY, None):
+        raise ValueError("x")
+    assert registration.list_attempts() == []
+
+
+def test_attempt_shows_its_own_error_even_where_the_store_is_gone_by_then(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        pytest.raises(ValueError, match="the first error"),
+        registration.attempt(LAUNCH_LATENCY, "episode/1"),
+    ):
+        _lose_store_and_fail(registry / "mlruns")
+
+
+def _lose_store_and_fail(folder: Path) -> None:
+    (folder / "mlflow.db").rename(folder / "lost.db")
+    (folder / "mlflow.db").write_text("no database")
+    raise ValueError("the first error")
+
+
+KILLED_RETRAINING = """
+import sys, time
+from tasks import leases, registration
+job = registration.training_job(registration.LAUNCH_LATENCY)
+with leases.hold(job), registration.attempt(registration.LAUNCH_LATENCY, "episode/1"):
+    print("started", flush=True)
+    time.sleep(120)
+"""
+
+
+def test_killed_retraining_is_running_while_it_lives_and_failed_after(registry: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED_RETRAINING],
+        cwd=PROJECT_ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert [row["outcome"] for row in registration.list_attempts()] == ["running"]
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+    assert [row["outcome"] for row in registration.list_attempts()] == ["failed"]
+    run = connect().search_runs([connect().get_experiment_by_name(registration.EXPERIMENT).experiment_id])[0]
+    assert run.info.status == "FAILED"
+    assert "nobody holds" in run.data.tags["why"]
+
+
+def test_attempt_that_ends_while_the_list_is_made_keeps_its_end(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registration.attempt(LAUNCH_LATENCY, "episode/1") as attempt:
+
+        def ended_and_free(job: str) -> bool:
+            attempt.end("promoted", "better")
+            return False
+
+        monkeypatch.setattr(leases, "is_held", ended_and_free)
+        assert [row["outcome"] for row in registration.list_attempts()] == ["promoted"]
+
+
+def test_newest_attempts_come_first_where_there_are_more_than_a_page(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "PAGE_ROWS", 3)
+    client = connect()
+    experiment = client.get_experiment_by_name(registration.EXPERIMENT).experiment_id
+    for number in range(7):
+        tags = {"model_name": LAUNCH_LATENCY, "attempt_id": f"episode/{number}", "outcome": "held"}
+        client.create_run(experiment, start_time=1_700_000_000_000 + number, tags=tags)
+    assert [row["attempt_id"] for row in registration.list_attempts()] == [
+        "episode/6",
+        "episode/5",
+        "episode/4",
+    ]
+
+
+def test_monitor_metrics_go_into_one_run(registry: Path) -> None:
+    registration.log_monitor_metrics({"residuals/launch-latency": 0.5})
+    registration.log_monitor_metrics({"residuals/launch-latency": 0.6, "utilization_p95/GPU-1": 93.0})
+    registration.log_monitor_metrics({})
+    client = connect()
+    runs = client.search_runs([client.get_experiment_by_name(registration.EXPERIMENT).experiment_id])
+    assert len(runs) == 1
+    assert runs[0].data.metrics == {"residuals/launch-latency": 0.6, "utilization_p95/GPU-1": 93.0}
+    history = client.get_metric_history(runs[0].info.run_id, "residuals/launch-latency")
+    assert [metric.value for metric in history] == [0.5, 0.6]
+
+
+def test_registered_is_what_passes_between_tasks() -> None:
+    import pickle
+
+    made = Registered(LAUNCH_LATENCY, "1", "run")
+    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - Prefect passes it between tasks so
