@@ -471,12 +471,14 @@ class Attempt:
     def __init__(self, model_name: str, attempt_id: str | None) -> None:
         self.attempt_id = attempt_id
         self._run_id = None if attempt_id is None else _begin_attempt(model_name, attempt_id)
+        self.is_ended = False
 
     @_store_errors("; the retraining's outcome was not kept")
     def end(self, outcome: str, why: str) -> None:
-        """Keep the outcome: promoted, held, refused or failed."""
-        if self._run_id is not None:
+        """Keep the outcome: promoted, held, refused or failed. The first one counts."""
+        if self._run_id is not None and not self.is_ended:
             _end_attempt(connect(), self._run_id, outcome, why)
+            self.is_ended = True
 
 
 @contextmanager
@@ -533,15 +535,20 @@ def list_attempts() -> list[dict[str, Any]]:
             "outcome": _attempt_outcome(client, run),
         }
         for run in runs
+        if "model_name" in run.data.tags
     ]
 
 
 def _attempt_outcome(client: MlflowClient, run: Run) -> str:
     from tasks import leases
 
-    outcome = run.data.tags.get("outcome", "failed")
-    if outcome != "running" or leases.is_held(training_job(run.data.tags["model_name"])):
+    outcome = run.data.tags.get("outcome")
+    if outcome in OUTCOMES.values():
         return str(outcome)
+    if outcome != "running":
+        return "failed"
+    if leases.is_held(training_job(run.data.tags["model_name"])):
+        return "running"
     # An attempt ends before its lease does, so one that still runs after the lease was seen free is dead.
     outcome = client.get_run(run.info.run_id).data.tags["outcome"]
     if outcome == "running":
@@ -740,7 +747,7 @@ def model_files(model_name: str, version: str) -> dict[str, bytes]:
     from mlflow.exceptions import MlflowException
 
     found = _get_version(connect(), model_name, version)
-    # A copy, because MLflow adds a file to what it hands out, and a store may be read-only.
+    # In a folder that goes away again: what MLflow fetches from a server it leaves in one that stays.
     with tempfile.TemporaryDirectory(prefix="warpgauge-model-") as copy:
         try:
             folder = mlflow.artifacts.download_artifacts(

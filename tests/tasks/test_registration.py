@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -322,8 +323,19 @@ def test_absent_column_is_a_null_and_a_renamed_one_is_said(served: Any, batch: A
     assert all("gpu_name=missing" in said for said in renamed["never_seen"])
 
 
-def test_flags_left_open_mean_an_ordinary_launch(served: Any, batch: Any) -> None:
+def test_flags_left_open_mean_an_ordinary_launch(
+    served: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[pl.DataFrame] = []
+    whole = type(served.unwrap_python_model().model).predict
+
+    def seen(self: Any, frame: pl.DataFrame) -> pl.DataFrame:
+        asked.append(frame)
+        return whole(self, frame)
+
+    monkeypatch.setattr(type(served.unwrap_python_model().model), "predict", seen)
     answer = served.predict(batch.drop(columns=["is_profiled", "is_simulated"]))
+    assert asked[0].select("is_profiled", "is_simulated").unique().rows() == [(False, False)]
     assert predicted(answer) == predicted(served.predict(batch))
     assert set(answer["never_seen"]) == {""}
 
@@ -686,6 +698,21 @@ def _register_in_a_process(bundle: str, answers: Any) -> None:
     answers.put(register(bundle).version)
 
 
+def test_two_first_runs_at_once_make_one_whole_store_whatever_a_killed_one_left(project: Path) -> None:
+    (project / "mlruns").mkdir()
+    (project / "mlruns" / ".mlflow.db.partial").write_bytes(b"half a database")
+    database = project / "mlruns" / "mlflow.db"
+    with ThreadPoolExecutor(2) as both:
+        for made in [
+            both.submit(registration._make_database, database, str(project / "mlruns" / "artifacts"))
+            for _ in range(2)
+        ]:
+            made.result()
+    assert {path.name for path in (project / "mlruns").iterdir()} <= {"mlflow.db", "artifacts"}
+    assert versions() == []
+
+
+@pytest.mark.slow
 def test_two_registrations_at_once_both_land_with_versions_of_their_own(
     project: Path, latency_bundle: str
 ) -> None:
@@ -737,6 +764,31 @@ def test_attempt_keeps_how_it_ended(registry: Path) -> None:
     now = datetime.now(UTC)
     assert all(now - timedelta(minutes=5) < row["started_at"] <= now for row in found)
     assert registration.list_attempts() == found
+
+
+def test_attempt_that_ended_keeps_its_end_whatever_fails_after_it(registry: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="table"),
+        registration.attempt(LAUNCH_LATENCY, "episode/1") as attempt,
+    ):
+        _end_and_fail(attempt)
+    assert [row["outcome"] for row in registration.list_attempts()] == ["promoted"]
+
+
+def _end_and_fail(attempt: registration.Attempt) -> None:
+    attempt.end("promoted", "better")
+    raise ValueError("the table of figures cannot be made")
+
+
+def test_runs_that_a_person_tagged_wrongly_stop_nothing(registry: Path) -> None:
+    client = connect()
+    experiment = client.get_experiment_by_name(registration.EXPERIMENT).experiment_id
+    client.create_run(experiment, tags={"attempt_id": "mine"})
+    client.create_run(
+        experiment, tags={"attempt_id": "e/1", "model_name": LAUNCH_LATENCY, "outcome": "superb"}
+    )
+    client.create_run(experiment, tags={"attempt_id": "e/2", "model_name": LAUNCH_LATENCY})
+    assert [row["outcome"] for row in registration.list_attempts()] == ["failed", "failed"]
 
 
 def test_attempt_without_an_id_is_not_kept(registry: Path) -> None:
