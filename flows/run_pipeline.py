@@ -41,7 +41,7 @@ def run_pipeline(
         leases.hold(registration.training_job(registration.LAUNCH_LATENCY)),
         leases.hold(registration.training_job(registration.DOC_QUALITY)),
     ):
-        latency_plan = latency.plan(registration.LAUNCH_LATENCY, False)
+        latency_plan = latency.plan(registration.LAUNCH_LATENCY, False, allow_simulated)
         docquality_plan = docquality.plan(registration.DOC_QUALITY, False)
         latency_bundle = None if latency_plan["skip"] else latency.train(latency_plan, "main job")
         docquality_bundle = None if docquality_plan["skip"] else docquality.train(docquality_plan, "main job")

@@ -30,7 +30,7 @@ def train_latency(
     """
     name = registration.LAUNCH_LATENCY
     with leases.hold(registration.training_job(name)), registration.attempt(name, attempt_id) as attempt:
-        planned = plan(name, force)
+        planned = plan(name, force, allow_simulated)
         if planned["skip"]:
             attempt.end("refused", planned["why"])
             return add_figures(name, planned)

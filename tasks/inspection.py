@@ -8,7 +8,7 @@ import platform
 import shutil
 from typing import Any
 
-from tasks.registration import old_file_store, tracking_uri
+from tasks.registration import old_file_store, shown_uri
 from tasks.storage import Store
 from warpgauge.errors import SourceUnavailableError, WarpgaugeError
 
@@ -80,7 +80,7 @@ def _tables() -> dict[str, Any]:
 
 def _registry() -> dict[str, Any]:
     try:
-        uri = tracking_uri()
+        uri = shown_uri()
     except WarpgaugeError as error:
         return _item("MLflow store", None, str(error))
     return _item("MLflow store", f"{uri}; {warning}" if (warning := old_file_store()) else uri, "")

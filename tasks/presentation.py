@@ -119,11 +119,13 @@ def _validated(result: Mapping[str, Any]) -> list[str]:
 
 def _trained(result: Mapping[str, Any]) -> list[str]:
     if result.get("skip"):
-        return [f"{result['model_name']}: not retrained: {result['why']}"]
-    lines = [f"{result['model_name']} version {result['version']}: gate says {result['outcome']}"]
-    lines += [f"  {reason}" for reason in result["reasons"]]
-    if result.get("headline"):
-        lines.append(f"  {result['headline']}")
+        lines = [f"{result['model_name']}: not retrained: {result['why']}"]
+    else:
+        lines = [f"{result['model_name']} version {result['version']}: gate says {result['outcome']}"]
+        lines += [f"  {reason}" for reason in result["reasons"]]
+    headline = result.get("headline") or ""
+    lines += [f"  {headline}"] if headline else []
+    lines += [f"  note: {note}" for note in result.get("notes", []) if note not in headline]
     if result.get("evaluation"):
         lines += table(result["evaluation"], list(result["evaluation"][0]))
     return lines

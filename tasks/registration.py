@@ -251,11 +251,13 @@ def _reroot_artifacts(database: Path, artifacts: str) -> None:
 
 
 @_store_errors()
-def already_trained(model_name: str, data_versions: dict[str, Any], settings_sha256: str) -> str | None:
+def already_trained(
+    model_name: str, data_versions: dict[str, Any], settings_sha256: str, allow_simulated: bool = False
+) -> str | None:
     """The version trained on exactly these data and settings, None if there is none.
 
     A version that the gate has not judged (its process was killed in between) does not count: nothing would
-    ever judge it.
+    ever judge it. Nor does one that was withheld for being simulated, once that is allowed.
     """
     client = connect()
     wanted = json.dumps(data_versions, sort_keys=True)
@@ -264,9 +266,14 @@ def already_trained(model_name: str, data_versions: dict[str, Any], settings_sha
             version.tags.get("data_versions") == wanted
             and version.tags.get("settings_sha256") == settings_sha256
             and "gate" in version.tags
+            and not (allow_simulated and _is_withheld(version))
         ):
             return str(version.version)
     return None
+
+
+def _is_withheld(version: ModelVersion) -> bool:
+    return version.tags.get("is_simulated") == "true" and version.tags["gate"] == "refuse"
 
 
 def register(bundle: str) -> Registered:

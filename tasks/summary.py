@@ -10,7 +10,7 @@ import polars as pl
 from tasks.registration import list_versions, old_file_store, ui_command, version_facts
 from tasks.storage import Store
 
-EVALUATION_SLICES = ("overall", "topology", "family")
+EVALUATION_SLICES = ("overall", "topology", "family", "unlike_training")
 
 
 def summarize_run(

@@ -46,8 +46,13 @@ GATE_BASELINE = "baseline.parquet"
 SERVING_PACKAGES = ("mlflow", "numpy", "polars", "pandas", "pyarrow", "safetensors", "pydantic-settings")
 
 
-def plan_training(model_name: str, force: bool = False) -> dict[str, Any]:
+def plan_training(model_name: str, force: bool = False, allow_simulated: bool = False) -> dict[str, Any]:
     """What a training would learn from, and whether these data and settings were trained on already.
+
+    Args:
+        model_name: Which model.
+        force: Train anyway.
+        allow_simulated: A version of simulated rows may be promoted, so one that was withheld does not count.
 
     Returns:
         `model_name`, `data_versions`, `settings`, `settings_sha256`, `skip`, and `why` and `version` when
@@ -72,7 +77,7 @@ def plan_training(model_name: str, force: bool = False) -> dict[str, Any]:
         versions[f"{name}.quarantined"] = quarantined
     settings = _training_settings(load_settings(), SETTING_PREFIX[model_name])
     sha256 = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    known = None if force else already_trained(model_name, versions, sha256)
+    known = None if force else already_trained(model_name, versions, sha256, allow_simulated)
     plan: dict[str, Any] = {
         "model_name": model_name,
         "data_versions": versions,

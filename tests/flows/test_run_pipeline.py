@@ -68,7 +68,7 @@ def test_simulated_launches_are_said_loudly_and_never_promoted(
     decisions = {row["signal"]: row["reason"] for row in result["monitor"]["decisions"]}
     assert "no champion" in decisions["residuals"]
 
-    allowed = train_latency.train_latency(force=True, allow_simulated=True)
+    allowed = train_latency.train_latency(allow_simulated=True)
     assert allowed["outcome"] == "promote"
     assert "simulated" in " ".join(allowed["reasons"])
 
