@@ -4,11 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements.lock | cksum | cut -d' ' -f1)
 
-# Sources of the main job; empty means the defaults. MAP names a report file's fields.
+# Sources of the main job; empty means the defaults. MAP names a report file's fields, GPU the GPU of launches
+# whose file does not say; it is not taken from the environment, where the name may mean something else.
 LAUNCHES ?=
 DOCUMENTS ?=
 MAP ?=
-RUN_OPTIONS := $(if $(LAUNCHES),--launches $(LAUNCHES)) $(if $(DOCUMENTS),--documents $(DOCUMENTS)) $(if $(MAP),--map $(MAP))
+GPU :=
+RUN_OPTIONS := $(if $(LAUNCHES),--launches $(LAUNCHES)) $(if $(DOCUMENTS),--documents $(DOCUMENTS)) $(if $(MAP),--map $(MAP)) $(if $(GPU),--gpu "$(GPU)")
 
 .PHONY: help setup run test test-slow lint suites ui clean
 .DEFAULT_GOAL := help
@@ -46,7 +48,11 @@ suites: setup ## write expectations/suites/ and docs/data_dictionary.md anew fro
 	$(BIN)/python -c 'from tasks.validation import write_contract_files; write_contract_files()'
 
 ui: setup ## open the MLflow UI on this project's store
-	$(BIN)/mlflow ui --backend-store-uri "$${WARPGAUGE_MLFLOW_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --workers 1
+	@uri="$$($(BIN)/python -c 'import sys; sys.tracebacklimit = 0; from tasks.tracking import tracking_uri; print(tracking_uri())')" || exit 2; \
+	case "$$uri" in \
+	http*) echo "open $$uri" ;; \
+	*) exec $(BIN)/mlflow ui --backend-store-uri "$$uri" --workers 1 ;; \
+	esac
 
 clean: ## remove the environment and caches; tables and models stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -22,6 +22,8 @@ from warpgauge.errors import ServiceUnavailableError, SettingsError, WarpgaugeEr
 Result = dict[str, Any]
 OUTPUT_FAILED_EXIT_CODE = ServiceUnavailableError.exit_code
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
+# How Prefect 3 begins its RuntimeErrors about a server that is away, too old or slow to start.
+PREFECT_AWAY = ("Failed to reach API", "Found incompatible versions", "Timed out while attempting to connect")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
 
             # A mistyped variable stops every command, also one that would not have read it.
             load_settings()
-            result = options.run(options)
+            with _prefect_errors():
+                result = options.run(options)
     except WarpgaugeError as error:
         return _refuse(type(error).__name__, str(error), error.exit_code, options.json)
     except KeyboardInterrupt:
@@ -110,6 +113,23 @@ def _output_kept_for_the_result() -> Iterator[None]:
     finally:
         os.dup2(kept, STANDARD_OUTPUT)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def _prefect_errors() -> Iterator[None]:
+    """What Prefect raises when its server is away, as our error: its flows reach for it before our tasks start."""
+    try:
+        yield
+    except Exception as error:
+        from httpx import HTTPError
+
+        # Prefect speaks to its server by httpx and nothing else here does; its own words are a RuntimeError.
+        is_prefects = isinstance(error, RuntimeError) and str(error).startswith(PREFECT_AWAY)
+        if not (isinstance(error, HTTPError) or is_prefects):
+            raise
+        from tasks.deployment import unreachable
+
+        raise unreachable(error) from error
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -269,7 +289,10 @@ def _source_options(parser: argparse.ArgumentParser) -> None:
         "--launches",
         nargs="+",
         metavar="PATH|URL",
-        help="launch records; default is the table, a GPU or the simulator",
+        help="launch records; default is the table, or the simulator where it holds no measured ones",
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="GPU that the launches ran on, where the file does not say"
     )
     parser.add_argument(
         "--documents",
@@ -293,7 +316,6 @@ def _quiet_libraries() -> None:
         # A cold server on a loaded machine takes longer to answer than the library's 20 seconds.
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "DO_NOT_TRACK": "1",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "TOKENIZERS_PARALLELISM": "false",
     }.items():
         os.environ.setdefault(name, value)
@@ -303,7 +325,6 @@ def _show_progress() -> None:
     """The tasks' own lines of progress, on standard error with the time of day."""
     progress = logging.getLogger("warpgauge")
     progress.setLevel(logging.INFO)
-    progress.propagate = False
     if not progress.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
@@ -320,6 +341,7 @@ def _run(options: argparse.Namespace) -> Result:
         field_map=options.map,
         keep_whole=options.keep_whole,
         allow_simulated=options.allow_simulated,
+        gpu_name=options.gpu,
     )
 
 
@@ -386,7 +408,9 @@ def _monitor(options: argparse.Namespace) -> Result:
 
     while True:
         try:
-            print(render("monitor", monitor_drift()), file=sys.stderr, flush=True)
+            with _prefect_errors():
+                monitored = monitor_drift()
+            print(render("monitor", monitored), file=sys.stderr, flush=True)
         except ServiceUnavailableError as error:
             # A monitor that a service's bad minute ends would watch nothing from then on.
             print(f"warpgauge: {error}; next round in {options.every_minutes:g} minutes", file=sys.stderr)
@@ -394,9 +418,12 @@ def _monitor(options: argparse.Namespace) -> Result:
 
 
 def _minutes(text: str) -> float:
-    minutes = float(text)
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
     if not (math.isfinite(minutes) and minutes > 0):
-        raise argparse.ArgumentTypeError(f"{text} is no time between rounds; a number above 0 is needed")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time between rounds; a number above 0 is needed")
     return minutes
 
 

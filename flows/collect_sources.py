@@ -4,16 +4,12 @@ from typing import Any
 
 from prefect import flow, task
 
+from flows.collect_documents import collect as collect_documents
+from flows.collect_launches import collect as collect_launches
+from flows.collect_telemetry import collect as collect_telemetry
 from tasks import collection, validation
 
 choose_launch_sources = task(name="choose launch sources")(collection.choose_launch_sources)
-collect_launches = task(
-    name="collect launches", retries=1, retry_delay_seconds=2, retry_condition_fn=collection.is_worth_a_retry
-)(collection.collect_launches)
-collect_documents = task(
-    name="collect documents", retries=1, retry_delay_seconds=2, retry_condition_fn=collection.is_worth_a_retry
-)(collection.collect_documents)
-collect_telemetry = task(name="collect telemetry")(collection.collect_telemetry)
 validate_tables = task(name="validate tables")(validation.validate_tables)
 
 
@@ -24,6 +20,7 @@ def collect_sources(
     telemetry: list[str] | None = None,
     field_map: str | None = None,
     keep_whole: bool = False,
+    gpu_name: str | None = None,
 ) -> dict[str, Any]:
     """Collect from the sources given, or from the defaults where none is; then validate.
 
@@ -33,10 +30,13 @@ def collect_sources(
         telemetry: `nvml` or CSV paths; NVML by default.
         field_map: Names of a report file's fields, `body=text,source=repo`.
         keep_whole: Keep the intact records of damaged files.
+        gpu_name: GPU that the launches ran on, where their file does not say.
     """
     chosen = choose_launch_sources(launches)
     collected = {
-        "launches": collect_launches(chosen["sources"], keep_whole) if chosen["sources"] else None,
+        "launches": (
+            collect_launches(chosen["sources"], keep_whole, gpu_name) if chosen["sources"] else None
+        ),
         "documents": collect_documents(
             documents or [f"cuda-headers:{collection.DEFAULT_HEADER_VERSIONS}"], field_map, keep_whole
         ),

@@ -6,15 +6,16 @@ from prefect import flow, task
 
 from flows.train_docquality import train_docquality
 from flows.train_latency import train_latency
-from tasks import monitoring, registration
+from tasks import monitoring
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 
 measure = task(name="measure drift")(monitoring.measure)
 decide = task(name="decide")(monitoring.decide)
 announce = task(name="announce decisions")(monitoring.announce)
 
 RETRAIN: dict[str, Any] = {
-    registration.LAUNCH_LATENCY: train_latency,
-    registration.DOC_QUALITY: train_docquality,
+    LAUNCH_LATENCY: train_latency,
+    DOC_QUALITY: train_docquality,
 }
 
 

@@ -11,7 +11,8 @@ from flows import train_docquality as docquality
 from flows import train_latency as latency
 from flows.collect_sources import collect_sources
 from flows.monitor_drift import monitor_drift
-from tasks import leases, registration, summary
+from tasks import attempts, leases, summary
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 
 summarize = task(name="summarize run")(summary.summarize_run)
 
@@ -24,6 +25,7 @@ def run_pipeline(
     field_map: str | None = None,
     keep_whole: bool = False,
     allow_simulated: bool = False,
+    gpu_name: str | None = None,
 ) -> dict[str, Any]:
     """Do everything once, in order, on the sources given or on the defaults.
 
@@ -34,23 +36,24 @@ def run_pipeline(
         field_map: Names of a report file's fields, `body=text,source=repo`.
         keep_whole: Keep the intact records of damaged files.
         allow_simulated: A version trained on simulated launches may become champion.
+        gpu_name: GPU that the launches ran on, where their file does not say.
     """
-    collected = collect_sources(launches, documents, telemetry, field_map, keep_whole)
+    collected = collect_sources(launches, documents, telemetry, field_map, keep_whole, gpu_name)
     verdicts = {}
     with (
-        leases.hold(registration.training_job(registration.LAUNCH_LATENCY)),
-        leases.hold(registration.training_job(registration.DOC_QUALITY)),
+        leases.hold(attempts.training_job(LAUNCH_LATENCY)),
+        leases.hold(attempts.training_job(DOC_QUALITY)),
     ):
-        latency_plan = latency.plan(registration.LAUNCH_LATENCY, False, allow_simulated)
-        docquality_plan = docquality.plan(registration.DOC_QUALITY, False)
+        latency_plan = latency.plan(LAUNCH_LATENCY, False, allow_simulated)
+        docquality_plan = docquality.plan(DOC_QUALITY, False)
         latency_bundle = None if latency_plan["skip"] else latency.train(latency_plan, "main job")
         docquality_bundle = None if docquality_plan["skip"] else docquality.train(docquality_plan, "main job")
-        verdicts[registration.LAUNCH_LATENCY] = latency_plan
-        verdicts[registration.DOC_QUALITY] = docquality_plan
+        verdicts[LAUNCH_LATENCY] = latency_plan
+        verdicts[DOC_QUALITY] = docquality_plan
         if latency_bundle:
             version = latency.register(latency_bundle)
-            verdicts[registration.LAUNCH_LATENCY] = latency.gate(latency_bundle, version, allow_simulated)
+            verdicts[LAUNCH_LATENCY] = latency.gate(latency_bundle, version, allow_simulated)
         if docquality_bundle:
             version = docquality.register(docquality_bundle)
-            verdicts[registration.DOC_QUALITY] = docquality.gate(docquality_bundle, version)
+            verdicts[DOC_QUALITY] = docquality.gate(docquality_bundle, version)
     return summarize(collected, verdicts, monitor_drift())

@@ -4,8 +4,10 @@ from typing import Any
 
 from prefect import flow, task
 
-from tasks import leases, registration, summary, training
+from tasks import attempts, leases, registration, summary, training, validation
+from warpgauge.registry.names import DOC_QUALITY
 
+validate = task(name="validate tables")(validation.validate_tables)
 plan = task(name="plan docquality training")(training.plan_training)
 train = task(name="train docquality")(training.train_docquality)
 register = task(name="register docquality")(registration.register)
@@ -24,13 +26,14 @@ def train_docquality(
         reason: Why, for the version's record.
         attempt_id: Of the monitor's decision that asked for it.
     """
-    name = registration.DOC_QUALITY
-    with leases.hold(registration.training_job(name)), registration.attempt(name, attempt_id) as attempt:
+    name = DOC_QUALITY
+    with leases.hold(attempts.training_job(name)), attempts.attempt(name, attempt_id) as attempt:
+        validate(training.LEARNS_FROM[name])
         planned = plan(name, force)
         if planned["skip"]:
             attempt.end("refused", planned["why"])
             return add_figures(name, planned)
         bundle = train(planned, reason)
         verdict = gate(bundle, register(bundle))
-        attempt.end(registration.OUTCOMES[verdict["outcome"]], "; ".join(verdict["reasons"]))
+        attempt.end(attempts.OUTCOMES[verdict["outcome"]], "; ".join(verdict["reasons"]))
         return add_figures(name, verdict)

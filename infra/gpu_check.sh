@@ -15,9 +15,20 @@ trap 'rm -rf "$store"' EXIT
 export WARPGAUGE_DATA_DIR="$store/data" WARPGAUGE_MLFLOW_URI="sqlite:///$store/mlruns/mlflow.db"
 
 "$WARPGAUGE" doctor
-for _ in $(seq 1 "${SAMPLES:-20}"); do
+for _ in $(seq 1 "${SAMPLES:-60}"); do
   "$WARPGAUGE" collect telemetry nvml --json >/dev/null
 done
 "$WARPGAUGE" collect telemetry nvml
 "$WARPGAUGE" validate gpu_samples
-"$WARPGAUGE" monitor --once
+"$WARPGAUGE" monitor --once --json >"$store/monitor.json"
+python3 - "$store/monitor.json" <<'EOF'
+import json
+import sys
+
+decisions = json.load(open(sys.argv[1]))["decisions"]
+utilization = [row for row in decisions if row["signal"] == "utilization_p95"]
+for row in utilization:
+    print(f"{row['subject']}: {row['status']}, p95 {row['value']} %, {row['sample_count']} samples; {row['reason']}")
+if not any(row["status"] == "measured" for row in utilization):
+    sys.exit("gpu_check: the monitor could not measure utilization on this machine")
+EOF

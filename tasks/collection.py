@@ -29,7 +29,8 @@ from urllib.parse import unquote, urlsplit
 
 import polars as pl
 
-from tasks.storage import Appended, Store, cache_dir
+from tasks.presentation import printable
+from tasks.storage import Appended, Store, cache_dir, remove_stale
 from warpgauge.errors import (
     NoDataError,
     ServiceUnavailableError,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     Batch = TypeVar("Batch", LaunchBatch, DocumentBatch, SampleBatch)
 
 LOGGER = logging.getLogger("warpgauge")
-BYTES_PER_MB = 1_000_000
 # Three versions a year or more apart, so that there is a history of amendments to learn from.
 DEFAULT_HEADER_VERSIONS = "12.4.127,12.9.79,13.5.37"
 DOCUMENT_SCHEMES = ("cuda-headers", "jsonl", "markdown")
@@ -129,7 +129,7 @@ def collect_launches(
     from warpgauge.launches.source import read_launches
 
     store = Store()
-    limit = int(load_settings().fetch_size_limit_mb * BYTES_PER_MB)
+    limit = load_settings().fetch_size_limit_bytes
 
     def collect(source: str, report: SourceReport) -> None:
         if source.startswith("simulator:"):
@@ -164,7 +164,7 @@ def collect_documents(
 
     store = Store()
     settings = load_settings()
-    limit = int(settings.fetch_size_limit_mb * BYTES_PER_MB)
+    limit = settings.fetch_size_limit_bytes
     rules = rules_from_settings(settings)
     labels_added: list[int] = []
     mapping = parse_map(field_map or "")
@@ -251,15 +251,23 @@ def collect_telemetry(sources: list[str], keep_whole: bool = False) -> dict[str,
 
     store = Store()
     settings = load_settings()
-    limit = int(settings.fetch_size_limit_mb * BYTES_PER_MB)
+    limit = settings.fetch_size_limit_bytes
     unavailable: list[str] = []
 
     def collect(source: str, report: SourceReport) -> None:
         if source == "nvml":
             import pynvml
 
+            host = socket.gethostname()
+            expected, known_lost = _gpus_seen(store, host)
             try:
-                batch = sample_gpus(pynvml, datetime.now(UTC), source_name=socket.gethostname())
+                batch = sample_gpus(
+                    pynvml,
+                    datetime.now(UTC),
+                    source_name=host,
+                    expected=expected,
+                    known_lost=known_lost,
+                )
             except SourceUnavailableError as error:
                 unavailable.append(str(error))
                 return
@@ -278,6 +286,24 @@ def collect_telemetry(sources: list[str], keep_whole: bool = False) -> dict[str,
     return result
 
 
+def _gpus_seen(store: Store, host: str) -> tuple[set[str], set[str]]:
+    """GPUs that NVML read on this host the last time, and those it read before and no longer did then.
+
+    The second ones were told as lost when they were missed first, so each loss is told once.
+    """
+    is_from_here = (pl.col("source_kind") == "nvml") & (pl.col("source_name") == host)
+    seen = (
+        store.read("gpu_samples")
+        .filter(is_from_here)
+        .group_by("gpu_uuid")
+        .agg(pl.col("sampled_at").max())
+        .with_columns((pl.col("sampled_at") == pl.col("sampled_at").max()).alias("is_present"))
+        .collect()
+    )
+    present = set(seen.filter("is_present")["gpu_uuid"])
+    return present, set(seen["gpu_uuid"]) - present
+
+
 def fetch_header_wheels(version: str) -> list[Path]:
     """The wheels that hold one CUDA version's headers, downloaded once by this Python's own pip.
 
@@ -291,6 +317,7 @@ def fetch_header_wheels(version: str) -> list[Path]:
     # From CUDA 13 on the package's name carries no version.
     package = "nvidia-cuda-runtime" if major >= 13 else f"nvidia-cuda-runtime-cu{major}"
     folder = cache_dir("wheels") / version
+    remove_stale(folder.parent)
     if not any(folder.glob("*.whl")):
         unfinished = Path(tempfile.mkdtemp(prefix=f".{version}-", dir=folder.parent))
         try:
@@ -336,8 +363,8 @@ def _collect_each(
         report = SourceReport(source)
         try:
             collect(source, report)
-        except ServiceUnavailableError:
-            raise
+        except ServiceUnavailableError as error:
+            raise ServiceUnavailableError(_named(source, str(error))) from error
         except WarpgaugeError as error:
             report.refused = str(error)
         except OSError as error:
@@ -349,7 +376,7 @@ def _collect_each(
         said = (
             f"refused: {report.refused}" if report.refused else f"{report.offered} rows, {report.added} new"
         )
-        LOGGER.info("collect %s: %s: %s", table, source, said)
+        LOGGER.info("collect %s: %s: %s", table, printable(source), printable(said))
     refused = [_named(report.source, report.refused) for report in reports if report.refused]
     if len(refused) == len(reports):
         reasons = "; ".join(refused) or "no source was named"
@@ -443,7 +470,7 @@ def _download(address: str, target: Path) -> None:
 
 def _answer(address: str) -> Iterator[bytes]:
     settings = load_settings()
-    limit = int(settings.fetch_size_limit_mb * BYTES_PER_MB)
+    limit = settings.fetch_size_limit_bytes
     request = urllib.request.Request(address, headers={"User-Agent": "warpgauge"})
     begun = time.monotonic()
     total = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, bundle_facts, model_files, version_facts
-from tasks.training import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS
-from warpgauge.errors import ModelFileError, ModelNotFoundError, SchemaError, TrainingError
+from tasks.bundles import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS, bundle_facts
+from warpgauge.errors import ModelFileError, SchemaError, TrainingError
 from warpgauge.registry.gate import Candidate, GatePolicy, Verdict, judge
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.settings import load_settings
 
 BYTES_PER_MB = 1_000_000
@@ -27,23 +27,40 @@ BYTES_PER_MB = 1_000_000
 CLIP = 1e-15
 
 
-def judge_bundle(folder: Path, version: str, champion: str | None, allow_simulated: bool) -> Verdict:
-    """The gate's verdict on a bundle, against the champion's own answers to the bundle's rows."""
+@dataclass(frozen=True)
+class Yardstick:
+    """The champion, as it was registered.
+
+    Attributes:
+        version: Its number.
+        files: Of its model, by name.
+        is_simulated: It was trained on rows of the simulator.
+        trouble: Why its files could not be read; None where they were.
+    """
+
+    version: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    is_simulated: bool = False
+    trouble: str | None = None
+
+
+def judge_bundle(folder: Path, version: str, champion: Yardstick | None, allow_simulated: bool) -> Verdict:
+    """The gate's verdict on a bundle, against the champion's own answers to the bundle's rows.
+
+    Returns:
+        The verdict; its figures hold `test_set_sha256` too, the hash of the rows.
+    """
     settings = load_settings()
     facts = bundle_facts(folder)
     name = facts["model_name"]
     files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
     candidate = CANDIDATES[name](folder, files, version, bool(facts["is_simulated"]))
-    other = None
-    trouble: tuple[str, ...] = ()
+    other, trouble = None, None
     if champion is not None:
-        try:
-            is_simulated = bool(version_facts(name, champion)["is_simulated"])
-            other = CANDIDATES[name](folder, model_files(name, champion), champion, is_simulated)
-        except (ModelFileError, ModelNotFoundError, SchemaError, TrainingError) as error:
-            # A champion that cannot answer today's rows is no yardstick: the gate asks for a reviewer.
-            trouble = (f"champion {champion} cannot be evaluated on these rows: {error}",)
-            other = Candidate(name, champion, candidate.metric_name, None, 0, None)
+        other, trouble = _champion_candidate(folder, name, champion)
+    if champion is not None and other is None:
+        # A champion that cannot answer today's rows is no yardstick: the gate asks for a reviewer.
+        other = Candidate(name, champion.version, candidate.metric_name, None, 0, None)
     policy = GatePolicy(
         minimum_rows=settings.gate_minimum_rows,
         confidence_ratio=settings.gate_confidence_ratio,
@@ -52,7 +69,22 @@ def judge_bundle(folder: Path, version: str, champion: str | None, allow_simulat
         size_limit_mb=settings.gate_model_size_limit_mb,
     )
     verdict = judge(candidate, other, policy, allow_simulated=allow_simulated)
-    return replace(verdict, reasons=verdict.reasons + trouble)
+    reasons = verdict.reasons if trouble is None else (*verdict.reasons, trouble)
+    rows = {"test_set_sha256": candidate.test_set_sha256} if candidate.test_set_sha256 else {}
+    return replace(verdict, reasons=reasons, figures=verdict.figures | rows)
+
+
+def _champion_candidate(folder: Path, name: str, champion: Yardstick) -> tuple[Candidate | None, str | None]:
+    """The champion on the bundle's rows, or why it has no answer to them."""
+    trouble = champion.trouble
+    if trouble is None:
+        try:
+            made = CANDIDATES[name](folder, champion.files, champion.version, champion.is_simulated)
+        except (ModelFileError, SchemaError, TrainingError) as error:
+            trouble = str(error)
+        else:
+            return made, None
+    return None, f"champion {champion.version} cannot be evaluated on these rows: {trouble}"
 
 
 def _latency_candidate(

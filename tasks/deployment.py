@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -34,16 +35,16 @@ def deploy() -> dict[str, Any]:
             "no Prefect server: PREFECT_API_URL is not set; start one with `prefect server start`, "
             "set PREFECT_API_URL=http://127.0.0.1:4200/api and run this again"
         )
-    _create_work_pool(url)
+    _create_work_pool()
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ServiceUnavailableError(
-            f"Prefect at {url} refused prefect.yaml: {(done.stdout + done.stderr)[-1500:]}"
+            f"Prefect at {_shown(url)} refused prefect.yaml: {(done.stdout + done.stderr)[-1500:]}"
         )
-    deployments, automations = _listed(url)
+    deployments, automations = _listed()
     return {
-        "server": url,
+        "server": _shown(url),
         "work_pool": WORK_POOL,
         "deployments": deployments,
         "automations": automations,
@@ -53,13 +54,31 @@ def deploy() -> dict[str, Any]:
 
 def has_automation(event: str) -> bool:
     """Whether a server is in use on which an enabled automation waits for the event."""
+    if server_url() is None:
+        return False
+    return any(event in automation["expects"] and automation["is_enabled"] for automation in _listed()[1])
+
+
+def unreachable(error: BaseException) -> ServiceUnavailableError:
+    """What to tell of an error that Prefect raised because its server did not answer."""
+    # Prefect's own words leave out why; the error behind them says it. A timeout says nothing but its name.
+    why = error.__cause__ or error
+    said = _shown(str(why)) or type(why).__name__
     url = server_url()
     if url is None:
-        return False
-    return any(event in automation["expects"] and automation["is_enabled"] for automation in _listed(url)[1])
+        return ServiceUnavailableError(f"Prefect's server of this process did not start: {said}; run again")
+    return ServiceUnavailableError(
+        f"Prefect server {_shown(url)} cannot be used: {said}; start it, mend PREFECT_API_URL, or unset it "
+        "to run without a server"
+    )
 
 
-def _create_work_pool(url: str) -> None:
+def _shown(text: str) -> str:
+    """An address, or a text that names it, without the login in it."""
+    return re.sub(r"://[^/@\s]*@", "://***@", text)
+
+
+def _create_work_pool() -> None:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
@@ -69,13 +88,11 @@ def _create_work_pool(url: str) -> None:
             client.create_work_pool(WorkPoolCreate(name=WORK_POOL, type="process"))
         except ObjectAlreadyExists:
             return
-        except OSError as error:
-            raise _unreachable(url, error) from error
-        except _http_error() as error:
-            raise _unreachable(url, error) from error
+        except (OSError, _http_error()) as error:
+            raise unreachable(error) from error
 
 
-def _listed(url: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _listed() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Deployments and our automations, as the server has them."""
     from prefect.client.orchestration import get_client
 
@@ -83,8 +100,8 @@ def _listed(url: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         try:
             deployments = client.read_deployments()
             automations = client.read_automations()
-        except _http_error() as error:
-            raise _unreachable(url, error) from error
+        except (OSError, _http_error()) as error:
+            raise unreachable(error) from error
     named = [
         {
             "name": deployment.name,
@@ -111,9 +128,3 @@ def _http_error() -> type[Exception]:
     from httpx import HTTPError
 
     return HTTPError
-
-
-def _unreachable(url: str, error: Exception) -> ServiceUnavailableError:
-    return ServiceUnavailableError(
-        f"Prefect server {url} did not answer: {error}; start it or mend PREFECT_API_URL"
-    )

@@ -6,6 +6,7 @@ killed goes on where it was. Files of the cache are replaced whole, never writte
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tasks.storage import cache_dir
+from tasks.storage import cache_dir, cache_unavailable, remove_stale
 from warpgauge.settings import load_settings
 
 if TYPE_CHECKING:
@@ -40,17 +41,20 @@ def load_encoder() -> Encoder:
 
 
 def embed(documents: pl.DataFrame, encoder: Encoder) -> NDArray[np.float32]:
-    """Unit vectors of the documents, shape (documents, dimensions), from the cache where it has them."""
+    """Unit vectors of the documents, shape (documents, dimensions), from the cache where it has them.
+
+    Raises:
+        ServiceUnavailableError: If the cache cannot be written; batches kept before stay.
+    """
     import numpy as np
     from tqdm import tqdm
 
     from warpgauge.docquality.embeddings import embed_documents
 
-    folder = cache_dir("embeddings") / encoder.encoder_id[:16]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = cache_dir(f"embeddings/{encoder.encoder_id[:16]}")
     cache = _read_cache(folder)
     parts = []
-    encoded = 0
+    encoded = damaged = 0
     starts = range(0, documents.height, DOCUMENTS_PER_BATCH)
     for start in tqdm(starts, desc="embedding", unit="batch", disable=None, leave=False):
         done = embed_documents(documents.slice(start, DOCUMENTS_PER_BATCH), encoder, cache)
@@ -61,7 +65,10 @@ def embed(documents: pl.DataFrame, encoder: Encoder) -> NDArray[np.float32]:
             if not sys.stderr.isatty():
                 done_count = min(start + DOCUMENTS_PER_BATCH, documents.height)
                 LOGGER.info("embedded %d of %d documents", done_count, documents.height)
+        damaged += done.damaged_count
         parts.append(done.vectors)
+    if damaged:
+        LOGGER.warning("%s: %d damaged vectors in the cache were not used", folder, damaged)
     LOGGER.info("embeddings of %d documents: %d texts encoded now", documents.height, encoded)
     return np.concatenate(parts) if parts else np.empty((0, encoder.dimensions), dtype=np.float32)
 
@@ -92,18 +99,27 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def _read_cache(folder: Path) -> pl.DataFrame | None:
-    files = sorted(folder.glob("*.parquet"))
     frames = []
-    for file in files:
-        try:
-            frames.append(pl.read_parquet(file))
-        except (pl.exceptions.PolarsError, OSError) as error:
-            LOGGER.warning("%s: damaged cache file, its texts are encoded again (%s)", file, error)
-            file.unlink()
+    try:
+        remove_stale(folder)
+        for file in sorted(folder.glob("*.parquet")):
+            try:
+                frames.append(pl.read_parquet(file))
+            except (pl.exceptions.PolarsError, OSError) as error:
+                LOGGER.warning("%s: damaged cache file, its texts are encoded again (%s)", file, error)
+                # Another run may have found it damaged too.
+                file.unlink(missing_ok=True)
+    except OSError as error:
+        raise cache_unavailable(folder, error) from error
     return pl.concat(frames) if frames else None
 
 
 def _write_cache(folder: Path, rows: pl.DataFrame) -> None:
     partial = folder / f".{uuid.uuid4().hex}.partial"
-    rows.write_parquet(partial)
-    os.replace(partial, folder / f"{uuid.uuid4().hex}.parquet")
+    try:
+        rows.write_parquet(partial)
+        os.replace(partial, folder / f"{uuid.uuid4().hex}.parquet")
+    except (OSError, pl.exceptions.PolarsError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise cache_unavailable(folder, error) from error

@@ -8,8 +8,8 @@ import platform
 import shutil
 from typing import Any
 
-from tasks.registration import old_file_store, shown_uri
 from tasks.storage import Store
+from tasks.tracking import old_file_store, shown_uri
 from warpgauge.errors import SourceUnavailableError, WarpgaugeError
 
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tasks import deployment, registration
-from tasks.registration import CHAMPION, DOC_QUALITY, LAUNCH_LATENCY
+from tasks import deployment, registration, tracking
+from tasks.attempts import list_attempts
+from tasks.registration import CHAMPION
 from tasks.storage import Store
+from tasks.telemetry import measure_window
+from tasks.validation import refused_row_count
 from warpgauge.drift.decision import (
     Champion,
     Context,
@@ -29,7 +33,8 @@ from warpgauge.drift.decision import (
 )
 from warpgauge.drift.decision import decide as decide_purely
 from warpgauge.drift.measurement import Measurement
-from warpgauge.errors import ModelFileError, ModelNotFoundError, ServiceUnavailableError
+from warpgauge.errors import ModelFileError, ModelNotFoundError, ServiceUnavailableError, WarpgaugeError
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES
 from warpgauge.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -42,8 +47,9 @@ UNREADABLE = (ModelNotFoundError, ModelFileError)
 EVENTS = {LAUNCH_LATENCY: "warpgauge.drift.latency", DOC_QUALITY: "warpgauge.drift.docquality"}
 QUEUED_DOCUMENTS = 30
 ALL_GPUS = "all GPUs"
+REVIEW_REASON = "embedding drift: does the documentation model still hold here?"
 WEBHOOK_TIMEOUT_S = 10.0
-# Older decisions are not read, so that a run costs the same after a year: an episode of which nothing was
+# States older than this are not read: an episode of which nothing was
 # heard for this long is forgotten, and the signal is armed again. A longer cool-down or re-arm time counts.
 STATE_DAYS = 30
 LARGEST_METRIC_NAME = 200
@@ -113,22 +119,39 @@ def _states(
 def announce(decided: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Tell Prefect, MLflow, the review queue and the webhook; say which retrainings must run here.
 
-    A retraining whose event an automation waits for is started by the server; the others are returned.
+    A retraining whose event an automation waits for is started by the server; the others are returned. The
+    decisions are kept already and will not be made again, so one listener that is away costs the others
+    nothing: an order whose event cannot be sent runs here, and what else failed is said in the log.
     """
-    here = []
-    for order in decided["orders"]:
-        event = EVENTS[order["model_name"]]
-        if deployment.has_automation(event):
-            _emit(event, order)
-        else:
-            here.append(order)
-    _publish_metrics(decided["decisions"])
-    _publish_artifact(decided["decisions"])
-    if DOC_QUALITY in decided["review"]:
-        _queue_documents("embedding drift: does the documentation model still hold here?")
     for alert in decided["alerts"]:
         _post_alert(alert)
+    here = [order for order in decided["orders"] if not _is_started_elsewhere(order)]
+    if DOC_QUALITY in decided["review"]:
+        _attempt("queue documents for review", _queue_documents)
+    _attempt("keep the metrics", partial(_publish_metrics, decided["decisions"]))
+    _attempt("keep the artifact", partial(_publish_artifact, decided["decisions"]))
     return here
+
+
+def _is_started_elsewhere(order: Mapping[str, Any]) -> bool:
+    """Whether the order's event went to an automation that waits for it."""
+    event = EVENTS[order["model_name"]]
+    try:
+        if not deployment.has_automation(event):
+            return False
+        _emit(event, order)
+    except ServiceUnavailableError as error:
+        LOGGER.error("%s; the retraining runs here instead", error)
+        return False
+    return True
+
+
+def _attempt(what: str, publish: Callable[[], None]) -> None:
+    """One publication; where it cannot be made, the log says so and the others go on."""
+    try:
+        publish()
+    except (WarpgaugeError, OSError) as error:
+        LOGGER.error("could not %s: %s", what, error)
 
 
 def record_outcome(order: Mapping[str, Any], state: Any) -> dict[str, Any]:
@@ -164,18 +187,7 @@ def _order(decision: Decision) -> dict[str, Any]:
 
 
 def _utilization(store: Store, settings: Settings, now: datetime) -> list[Measurement]:
-    from warpgauge.drift.utilization import measure_utilization
-
-    start = now - timedelta(hours=settings.monitor_window_hours)
-    samples = store.read_valid("gpu_samples", where=pl.col("sampled_at") >= start).collect()
-    measured = measure_utilization(
-        samples,
-        now=now,
-        window_hours=settings.monitor_window_hours,
-        limit_percent=settings.monitor_utilization_limit_percent,
-        minimum_samples=settings.monitor_minimum_samples,
-        minimum_coverage_ratio=settings.monitor_minimum_coverage_ratio,
-    )
+    measured = measure_window(store, settings, now)
     if measured:
         return measured
     said = f"no GPU sample in the last {settings.monitor_window_hours:g} hours; collect telemetry"
@@ -264,7 +276,7 @@ def _embeddings(store: Store, settings: Settings, now: datetime) -> list[Measure
 
 
 def _data_quality(store: Store, settings: Settings) -> list[Measurement]:
-    """Share of each table's rows that are in quarantine."""
+    """Share of each table's rows that nobody may use: in quarantine, or refused as a whole batch."""
     quarantined = dict(store.read("quarantine").group_by("table_name").len().collect().iter_rows())
     found = []
     for name in ("launches", "documents", "gpu_samples"):
@@ -272,15 +284,16 @@ def _data_quality(store: Store, settings: Settings) -> list[Measurement]:
         if not count:
             found.append(Measurement.cannot_say("data_quality", name, "no samples", f"table {name} is empty"))
             continue
-        refused = quarantined.get(name, 0)
+        in_quarantine = quarantined.get(name, 0)
+        refused_whole = refused_row_count(name)
         found.append(
             Measurement.measured(
                 "data_quality",
                 name,
-                refused / count,
+                min(1.0, (in_quarantine + refused_whole) / count),
                 limit=settings.validation_quarantine_limit_ratio,
                 sample_count=count,
-                reason=f"{refused} of {count} rows are in quarantine",
+                reason=f"{in_quarantine} of {count} rows are in quarantine, {refused_whole} were refused as a whole batch",
             )
         )
     return found
@@ -309,11 +322,11 @@ def _new_rows(
 
 def _context() -> Context:
     champions = {}
-    for name in registration.MODEL_NAMES:
+    for name in MODEL_NAMES:
         version = registration.alias_version(name, CHAMPION)
         if version is not None:
             champions[name] = Champion(version, _trained_utilization(name, version))
-    attempts = tuple(Retraining(**attempt) for attempt in registration.list_attempts())
+    attempts = tuple(Retraining(**attempt) for attempt in list_attempts())
     return Context(champions=champions, retrainings=attempts)
 
 
@@ -334,7 +347,7 @@ def _publish_metrics(decisions: list[dict[str, Any]]) -> None:
         for row in decisions
         if row["value"] is not None
     }
-    registration.log_monitor_metrics(values)
+    tracking.log_monitor_metrics(values)
 
 
 def _metric_name(subject: str) -> str:
@@ -376,7 +389,7 @@ def _emit(event: str, order: Mapping[str, Any]) -> None:
     LOGGER.info("event %s sent, its automation starts the retraining", event)
 
 
-def _queue_documents(why: str) -> None:
+def _queue_documents() -> None:
     """Put the newest documents that lie farthest from the champion's reference before a person."""
     import numpy as np
 
@@ -399,7 +412,7 @@ def _queue_documents(why: str) -> None:
     queue = pl.DataFrame(
         {
             "document_id": documents["document_id"].gather(farthest),
-            "why": [why] * len(farthest),
+            "why": [REVIEW_REASON] * len(farthest),
             "queued_at": [now] * len(farthest),
             "priority": away[farthest],
         }

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, model_files, serving_version
+from tasks.registration import model_files, serving_version
 from warpgauge.errors import NoDataError, SchemaError, SourceFileError, WarpgaugeError
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.settings import load_settings
 from warpgauge.tables import LAUNCHES, Column
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from warpgauge.docquality.model import DocQualityModel
     from warpgauge.latency.model import LatencyModel
 
-BYTES_PER_MB = 1_000_000
 STANDARD_INPUT = "-"
 
 
@@ -78,8 +78,7 @@ def predict_rows(path: str, gpu_name: str | None = None, cuda_version: str | Non
     from warpgauge.latency.features import node_count_expression
     from warpgauge.validation import type_columns
 
-    limit = int(load_settings().fetch_size_limit_mb * BYTES_PER_MB)
-    given = read_rows(Path(path), limit)
+    given = read_rows(Path(path), load_settings().fetch_size_limit_bytes)
     if given.is_empty():
         raise NoDataError(f"{path}: no row to predict")
     unknown = [name for name in given.columns if name not in LAUNCHES.schema]
@@ -127,14 +126,11 @@ def _require_range(values: pl.Series, column: Column, path: str) -> None:
 
 def _predict(rows: pl.DataFrame, gpu_name: str | None, cuda_version: str | None) -> list[dict[str, Any]]:
     model, version, promoted = load_latency_model()
-    # What the caller leaves open and the model takes as given: an ordinary, unprofiled, real launch.
     rows = rows.with_columns(
         pl.col("gpu_name").fill_null(pl.lit(gpu_name, dtype=pl.String)),
         pl.col("cuda_version").fill_null(pl.lit(cuda_version, dtype=pl.String)),
-        pl.col("is_profiled").fill_null(False),
-        pl.col("is_simulated").fill_null(model.is_simulated),
     )
-    answers = model.predict(rows)
+    answers = model.predict(model.assume_ordinary(rows))
     return [
         {**answer, "model_version": version, "promoted": promoted, "target": model.target}
         for answer in answers.iter_rows(named=True)
@@ -150,10 +146,11 @@ def score_documents(paths: list[str]) -> dict[str, Any]:
     from tasks.embedding import score_frame
     from warpgauge.documents.markdown import read_page
 
+    limit = load_settings().fetch_size_limit_bytes
     frames, refused = [], []
     for path in paths:
         try:
-            frames.append(read_page(Path(path)).documents)
+            frames.append(read_page(Path(path), size_limit_bytes=limit).documents)
         except WarpgaugeError as error:
             refused.append(str(error))
     if not frames:
@@ -179,7 +176,7 @@ def score_documents(paths: list[str]) -> dict[str, Any]:
 def _read_text(path: str) -> str:
     from warpgauge.source_file import decode_text, read_source_file
 
-    limit = int(load_settings().fetch_size_limit_mb * BYTES_PER_MB)
+    limit = load_settings().fetch_size_limit_bytes
     if path != STANDARD_INPUT:
         source = read_source_file(Path(path), what="graph", size_limit_bytes=limit)
         return decode_text(source, what="graph")

@@ -8,7 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
+
 REFUSED_EXIT_CODE = 3
+COMPARED = ("version", "gate", "judged_rows", "test_set", "data_versions")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -153,7 +156,11 @@ def _run(result: Mapping[str, Any]) -> list[str]:
 
 def _models(result: Mapping[str, Any]) -> list[str]:
     if "metrics" in result:
-        return table(result["metrics"], ("metric", *result["versions"]))
+        return [
+            *table(result["metrics"], ("metric", *result["versions"])),
+            "",
+            *table([_judged(side) for side in result["sides"]], COMPARED),
+        ]
     if "models" not in result:
         return [", ".join(f"{name}: {_cell(value)}" for name, value in result.items())]
     lines: list[str] = []
@@ -168,12 +175,18 @@ def _models(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _judged(side: Mapping[str, Any]) -> dict[str, Any]:
+    """What one version was judged on, in cells; as in the gate's reasons, 12 signs name a test set."""
+    tables = [f"{name} {version}" for name, version in side["data_versions"].items() if "." not in name]
+    return {**side, "test_set": (side["test_set_sha256"] or "-")[:12], "data_versions": tables}
+
+
 def _predicted(result: Mapping[str, Any]) -> list[str]:
     lines = []
     for answer in result.get("predictions", [result]):
         text = (
             f"{answer['predicted_latency_us']:.1f} us, between {answer['lower_us']:.1f} and {answer['upper_us']:.1f} us"
-            f", launch-latency version {answer['model_version']}"
+            f", {LAUNCH_LATENCY} version {answer['model_version']}"
         )
         if not answer["promoted"]:
             text += ", NOT PROMOTED"
@@ -188,7 +201,7 @@ def _predicted(result: Mapping[str, Any]) -> list[str]:
 def _scored(result: Mapping[str, Any]) -> list[str]:
     columns = ("source_id", "defect_probability", "kinds", "nature", "evidence", "never_seen")
     lines = table(result["documents"], columns)
-    said = f"doc-quality version {result['model_version']}"
+    said = f"{DOC_QUALITY} version {result['model_version']}"
     if not result["promoted"]:
         said += ", NOT PROMOTED"
     if result["provenance"] == "proxy":

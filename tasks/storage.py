@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -31,6 +33,8 @@ MAX_COMMIT_ATTEMPTS = 100
 PARQUET_MAGIC = b"PAR1"
 # Signs that the table format's addresses give a meaning of their own.
 UNUSABLE_SIGNS = "%#?*[]"
+# Unfinished work in a cache this old is nobody's any more: the slowest download or batch takes minutes.
+STALE_AFTER_S = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -101,13 +105,16 @@ class Store:
             version: The table as of that version; default is the newest.
             where: Only these rows; a filter on the result would read the whole table first.
         """
-        refused = self.read("quarantine").filter(pl.col("table_name") == name).select("row_sha256").collect()
+        refused = self._collected(
+            "quarantine",
+            self.read("quarantine").filter(pl.col("table_name") == name).select("row_sha256"),
+        )
         frame = self.read(name, version)
         if where is not None:
             frame = frame.filter(where)
         if refused.is_empty():
             return frame
-        rows = frame.collect()
+        rows = self._collected(name, frame)
         keep = ~TABLES[name].key_hashes(rows).is_in(refused["row_sha256"].implode())
         return rows.filter(keep).lazy()
 
@@ -130,7 +137,9 @@ class Store:
             table = self._open(name) or self._create(spec)
             version = int(table.version())
             known = _scan(table).select(spec.key)
-            new = rows.lazy().join(known, on=list(spec.key), how="anti", nulls_equal=True).collect()
+            new = self._collected(
+                name, rows.lazy().join(known, on=list(spec.key), how="anti", nulls_equal=True)
+            )
             if new.is_empty():
                 return Appended(name, frame.height, 0, version)
             try:
@@ -197,6 +206,12 @@ class Store:
         except (OSError, _delta_error()) as error:
             raise self._unavailable(name, error) from error
         return True
+
+    def _collected(self, name: str, frame: pl.LazyFrame) -> pl.DataFrame:
+        try:
+            return frame.collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise self._unavailable(name, error) from error
 
     def _open(self, name: str, version: int | None = None):  # type: ignore[no-untyped-def]
         from deltalake import DeltaTable
@@ -295,12 +310,40 @@ def mlruns_dir() -> Path:
 
 
 def cache_dir(kind: str) -> Path:
-    """Folder of things that can be made again (downloaded wheels, embeddings); made if absent."""
+    """Folder of things that can be made again (downloaded wheels, embeddings); made if absent.
+
+    Raises:
+        ServiceUnavailableError: If it cannot be made (disk full, no permission, a file in its place).
+    """
     address = load_settings().resolved_data_dir()
     root = PROJECT_ROOT / "data" if "://" in address else Path(address)
     folder = root / "cache" / kind
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cache_unavailable(folder, error) from error
     return folder
+
+
+def cache_unavailable(place: Path, error: BaseException) -> ServiceUnavailableError:
+    """What to tell when a cache cannot be written."""
+    return ServiceUnavailableError(
+        f"this machine failed: the cache {place} cannot be written: {_one_line(error)}; free space, mend the "
+        "permission or move what lies in its place away, and run again"
+    )
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what killed runs left unfinished in a cache folder: hidden files and folders, a day old or older."""
+    for left in folder.glob(".*"):
+        try:
+            is_stale = left.lstat().st_mtime < time.time() - STALE_AFTER_S
+        except FileNotFoundError:  # another run was first
+            continue
+        if is_stale and left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        elif is_stale:
+            left.unlink(missing_ok=True)
 
 
 def expectations_dir() -> Path:

@@ -7,8 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from tasks.registration import list_versions, old_file_store, ui_command, version_facts
+from tasks.registration import list_versions, version_facts
 from tasks.storage import Store
+from tasks.tracking import old_file_store, ui_command
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 
 EVALUATION_SLICES = ("overall", "topology", "family", "unlike_training")
 
@@ -79,7 +81,7 @@ def with_evaluation(name: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 EVALUATION_COLUMNS = {
-    "launch-latency": (
+    LAUNCH_LATENCY: (
         "slice",
         "value",
         "predictor",
@@ -90,7 +92,7 @@ EVALUATION_COLUMNS = {
         "coverage_ratio",
         "noise_floor_us",
     ),
-    "doc-quality": (
+    DOC_QUALITY: (
         "slice",
         "row_count",
         "defect_count",

@@ -1,28 +1,23 @@
-"""Training: tables in, a bundle out.
-
-A bundle is a folder with everything about one trained model: its files, the rows to judge it on, figures,
-and `bundle.json`. It is written beside its place and moved there whole, so a bundle that exists is complete.
-"""
+"""Training: tables in, a bundle out (see `tasks/bundles.py`)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-import math
 import os
-import shutil
-import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, already_trained
-from tasks.storage import Store, cache_dir
-from warpgauge.errors import NoDataError, ServiceUnavailableError, WindowError
+from tasks.bundles import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS, write_bundle
+from tasks.registration import already_trained
+from tasks.storage import Store
+from tasks.telemetry import measure_window
+from warpgauge.errors import NoDataError, WindowError
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.settings import Settings, load_settings
 from warpgauge.tables import LAUNCH_LABELS, LAUNCHES
 
@@ -36,13 +31,9 @@ LOGGER = logging.getLogger("warpgauge")
 # Tables whose rows decide what a model learns, and the settings that do.
 LEARNS_FROM = {LAUNCH_LATENCY: ("launches",), DOC_QUALITY: ("documents", "labels")}
 SETTING_PREFIX = {LAUNCH_LATENCY: "latency_", DOC_QUALITY: "docquality_"}
-# Labels to fall back to, in this order, where no launch has the one that the setting names.
+# Label to fall back to where no launch has the one that the setting names.
 TRACE_TARGET = "launch_api_us"
 ROWS_PER_THREAD = 100_000
-GATE_ROWS = "rows.parquet"
-GATE_CHECKS = "checks.parquet"
-GATE_EMBEDDINGS = "embeddings.safetensors"
-GATE_BASELINE = "baseline.parquet"
 SERVING_PACKAGES = ("mlflow", "numpy", "polars", "pandas", "pyarrow", "safetensors", "pydantic-settings")
 
 
@@ -158,6 +149,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
             "unusable_rows": trained.unusable_row_count,
             "trees": trained.tree_count,
         },
+        "fold_rule": trained.fold_rule,
         "dropped_features": trained.dropped_features,
         "importance": trained.importance,
         "notes": [*notes, *trained.notes],
@@ -168,7 +160,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         "requirements": _requirements("lightgbm"),
     }
     frames = {GATE_ROWS: trained.gate_rows, GATE_BASELINE: gate}
-    return _write_bundle(facts, files, frames, {}, draw_training(trained))
+    return write_bundle(facts, files, frames, {}, draw_training(trained))
 
 
 def train_docquality(plan: Mapping[str, Any], reason: str) -> str:
@@ -248,7 +240,7 @@ def train_docquality(plan: Mapping[str, Any], reason: str) -> str:
         GATE_BASELINE: heldout,
     }
     arrays = {GATE_EMBEDDINGS: save({"embeddings": vectors[is_gate.to_numpy()]})}
-    return _write_bundle(facts, files, frames, arrays, _docquality_figures(trained))
+    return write_bundle(facts, files, frames, arrays, _docquality_figures(trained))
 
 
 LATENCY_OUTPUTS = [
@@ -308,18 +300,7 @@ def _utilization_p95_percent(settings: Settings) -> float | None:
 
     The monitor tells by it whether the champion has already learned a loaded regime.
     """
-    from warpgauge.drift.utilization import measure_utilization
-
-    now = datetime.now(UTC)
-    start = now - timedelta(hours=settings.monitor_window_hours)
-    measured = measure_utilization(
-        Store().read_valid("gpu_samples", where=pl.col("sampled_at") >= start).collect(),
-        now=now,
-        window_hours=settings.monitor_window_hours,
-        limit_percent=settings.monitor_utilization_limit_percent,
-        minimum_samples=settings.monitor_minimum_samples,
-        minimum_coverage_ratio=settings.monitor_minimum_coverage_ratio,
-    )
+    measured = measure_window(Store(), settings, datetime.now(UTC))
     return max((one.value for one in measured if one.value is not None), default=None)
 
 
@@ -377,64 +358,3 @@ def _requirements(*more: str) -> list[str]:
     from importlib.metadata import version
 
     return [f"{name}=={version(name).split('+')[0]}" for name in (*SERVING_PACKAGES, *more)]
-
-
-def _write_bundle(
-    facts: Mapping[str, Any],
-    files: Mapping[str, bytes],
-    frames: Mapping[str, pl.DataFrame],
-    arrays: Mapping[str, bytes],
-    figures: Mapping[str, Figure],
-) -> str:
-    """Write a bundle beside its place, then move it there."""
-    root = cache_dir("bundles")
-    name = f"{facts['model_name']}-{uuid.uuid4().hex[:12]}"
-    partial = root / f".{name}.partial"
-    try:
-        for part in ("model", "gate", "figures"):
-            (partial / part).mkdir(parents=True)
-        for file, content in files.items():
-            (partial / "model" / file).write_bytes(content)
-        for file, frame in frames.items():
-            frame.write_parquet(partial / "gate" / file)
-        for file, content in arrays.items():
-            (partial / "gate" / file).write_bytes(content)
-        for title, figure in figures.items():
-            figure.savefig(partial / "figures" / f"{title}.png", dpi=110)
-        text = json.dumps(_finite(facts), indent=1, allow_nan=False, default=str)
-        (partial / "bundle.json").write_text(text)
-        place = root / name
-        os.replace(partial, place)
-    except OSError as error:
-        raise ServiceUnavailableError(
-            f"{root}: the trained model could not be written: {error}; free the disk and train again"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    _prune(root)
-    LOGGER.info("bundle written: %s", place)
-    return str(place)
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for every number that is none: JSON has no word for it, and MLflow turns it into 1.8e308."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
-KEPT_BUNDLES = 6
-
-
-def _prune(root: Path) -> None:
-    """Keep the newest bundles; the registry has its own copy of every registered one.
-
-    What a killed training left half-written counts too, so it goes in its turn.
-    """
-    found = sorted(root.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in found[KEPT_BUNDLES:]:
-        shutil.rmtree(old, ignore_errors=True)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tasks.storage import expectations_dir
+from tasks.storage import cache_dir, expectations_dir
 from warpgauge.column_types import shown
 from warpgauge.errors import (
     CheckNotEvaluableError,
@@ -199,17 +199,36 @@ def validate_table(
         origin=origin or f"{table_name} at version {store.version(table_name)}",
         folder=folder,
     )
-    if report.verdict is Verdict.REFUSED:
+    is_refused = report.verdict is Verdict.REFUSED
+    _keep_refusal(table_name, unchecked.height if is_refused else 0)
+    if is_refused:
         docs = f"; see {report.data_docs_path}" if report.data_docs_path else ""
         raise DataRefusedError(
             f"table {table_name}: bad data: {report.refusal()}; the batch is refused whole and nothing was "
-            f"quarantined: mend the source and collect again{docs}"
+            f"quarantined. Mend the source; to go on with the sound rows, quarantine the others once by "
+            f"WARPGAUGE_VALIDATION_QUARANTINE_LIMIT_RATIO=1 warpgauge validate {table_name}{docs}"
         )
     added = 0
     if report.failed_row_count:
         failing = quarantine_rows(report, unchecked, table, now or datetime.now(UTC))
         added = store.append("quarantine", failing).added
     return replace(report, excluded_count=excluded_count, quarantined_count=added)
+
+
+def refused_row_count(table_name: str) -> int:
+    """Rows of the table that its last validation refused as a whole; 0 where it refused none or never ran."""
+    file = cache_dir("validation") / f"{table_name}.json"
+    if not file.exists():
+        return 0
+    return int(json.loads(file.read_text())["refused_row_count"])
+
+
+def _keep_refusal(table_name: str, row_count: int) -> None:
+    """Keep how many rows were refused as a whole, which no quarantine shows, for the monitor."""
+    file = cache_dir("validation") / f"{table_name}.json"
+    partial = file.with_suffix(f".{secrets.token_hex(4)}.partial")
+    partial.write_text(json.dumps({"refused_row_count": row_count}))
+    os.replace(partial, file)
 
 
 def validate_tables(
@@ -305,7 +324,7 @@ def validate_path(
         NoDataError, CheckNotEvaluableError: As in `validate_frame`.
     """
     named = None if table_name is None else _table_named(table_name)
-    frame = read_rows(path, int(load_settings().fetch_size_limit_mb * 2**20))
+    frame = read_rows(path, load_settings().fetch_size_limit_bytes)
     return validate_frame(
         frame,
         named or _table_of_columns(frame.columns, path),

@@ -1,8 +1,11 @@
 """What the documents say is there, is there."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,15 @@ from flows.__main__ import build_parser
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+
+
+def project_files() -> list[str]:
+    """Files of the checkout that are ours: tracked, or new and not ignored."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout, so there is no list of the project's files to look through")
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def readme_commands() -> list[str]:
@@ -26,6 +38,27 @@ def readme_commands() -> list[str]:
 def test_command_of_the_readme_is_one_that_the_parser_knows(command: str) -> None:
     options = build_parser().parse_args(shlex.split(command)[1:])
     assert callable(options.run)
+
+
+# These need neither a Prefect server, nor the network, nor a model.
+RUNNABLE = {"warpgauge doctor": "items", "warpgauge models list": "models"}
+
+
+@pytest.mark.parametrize("command", RUNNABLE)
+def test_command_of_the_readme_runs_on_a_store_of_its_own(command: str, registry: Path) -> None:
+    assert command in readme_commands()
+    done = subprocess.run(
+        [Path(sys.executable).parent / "warpgauge", *shlex.split(command)[1:], "--json"],
+        cwd=registry,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[RUNNABLE[command]]
+    assert str(registry) in done.stdout or command == "warpgauge models list"
 
 
 def test_readme_names_commands_at_all() -> None:
@@ -45,19 +78,38 @@ def test_make_targets_that_documents_name_exist() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_a_document_names_exist(document: Path) -> None:
     text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
-    named = re.findall(r"`([\w./-]+\.(?:py|md|toml|yaml|json|sh|lock))`", text)
+    named = re.findall(r"`([\w./-]+\.(?:py|md|toml|yaml|yml|json|sh|lock))`", text)
+    files = [f"/{name}" for name in project_files()]
     missing = [
         name
         for name in named
-        if not any((place / name).exists() for place in (ROOT, document.parent, ROOT / "warpgauge"))
-        and name not in GENERATED
-        and not list(ROOT.glob(f"*/**/{Path(name).name}"))
+        if name not in GENERATED and not any(file.endswith(f"/{name}") for file in files)
     ]
     assert missing == []
 
 
-# Files that a run makes, and a settings file that a user may write.
-GENERATED = {"bundle.json", "warpgauge.toml", "graph.json", "great_expectations.yml"}
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_folders_that_a_document_names_exist(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    named = re.findall(r"`([\w.-]+(?:/[\w.-]+)*/)`", text)
+    files = [f"/{name}" for name in project_files()]
+    missing = [
+        name for name in named if name not in GENERATED and not any(f"/{name}" in file for file in files)
+    ]
+    assert missing == []
+
+
+# Files and folders that a run makes, a settings file that a user may write, and folders of public data.
+GENERATED = {
+    "bundle.json",
+    "warpgauge.toml",
+    "graph.json",
+    "artifacts/",
+    "data/",
+    "uncommitted/",
+    "perfscaling/",
+    "kineto/",
+}
 
 
 def test_tracked_files_hold_no_text_of_the_cuda_headers() -> None:

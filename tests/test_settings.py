@@ -141,6 +141,26 @@ def test_addresses_do_not_depend_on_the_working_directory(
     assert load_settings(mlflow_uri="http://there:5000").resolved_mlflow_uri() == "http://there:5000"
 
 
+def test_a_wrong_secret_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPGAUGE_REDACTION_KEY", "shortsecret")
+    with pytest.raises(SettingsError, match=r"redaction_key: .*at least 16") as caught:
+        load_settings()
+    assert "shortsecret" not in str(caught.value)
+    # A flow's log keeps the cause too.
+    assert "shortsecret" not in str(caught.value.__cause__)
+
+
+def test_a_secret_under_a_mistyped_name_is_not_shown() -> None:
+    write_settings('redaction_kye = "a secret of enough letters"\n')
+    with pytest.raises(SettingsError, match="redaction_kye") as caught:
+        load_settings()
+    assert "enough letters" not in str(caught.value)
+
+
+def test_a_size_limit_in_mb_is_millions_of_bytes() -> None:
+    assert load_settings(fetch_size_limit_mb=1.5).fetch_size_limit_bytes == 1_500_000
+
+
 def test_a_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPGAUGE_ALERT_WEBHOOK_URL", "https://example.org/hook/unspoken")
     loaded = load_settings()

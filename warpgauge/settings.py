@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -22,13 +22,19 @@ from pydantic_settings import (
 
 from warpgauge.errors import SettingsError
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 SETTINGS_FILE = PROJECT_ROOT / "warpgauge.toml"
 PREFIX = "WARPGAUGE_"
 
 
 class _Section(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    # A flow's log keeps the text of an error, so the text holds no value: it may be a secret one.
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -68,6 +74,11 @@ class StoreSettings(_Section):
         le=1_000_000,
         description="Largest file read, after decompression; larger is refused as hostile",
     )
+
+    @property
+    def fetch_size_limit_bytes(self) -> int:
+        """The same in bytes, 1,000,000 to the MB."""
+        return int(self.fetch_size_limit_mb * 1_000_000)
 
 
 class DocumentSettings(_Section):
@@ -265,7 +276,7 @@ def load_settings(**overrides: Any) -> Settings:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
         details = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']} (found {item.get('input')!r})"
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}{_found(item)}"
             for item in error.errors()
         )
         raise SettingsError(
@@ -273,3 +284,11 @@ def load_settings(**overrides: Any) -> Settings:
         ) from error
     except (OSError, ValueError) as error:
         raise SettingsError(f"{SETTINGS_FILE}: cannot be read as TOML: {error}") from error
+
+
+def _found(item: ErrorDetails) -> str:
+    """The value that a setting refuses, for a message; not that of a secret, nor of a name that may be one mistyped."""
+    field = Settings.model_fields.get(str(item["loc"][0])) if item["loc"] else None
+    if field is None or field.annotation in (SecretStr, SecretStr | None):
+        return ""
+    return f" (found {item.get('input')!r})"

@@ -38,11 +38,7 @@ class LaunchLatency(PythonModel):
         from warpgauge.tables import LAUNCHES
 
         frame = LAUNCHES.conform(pl.from_pandas(model_input, nan_to_null=True))
-        # What the caller leaves open: an ordinary, unprofiled launch of the kind that the model learned from.
-        frame = frame.with_columns(
-            pl.col("is_profiled").fill_null(False), pl.col("is_simulated").fill_null(self.model.is_simulated)
-        )
-        answer = self.model.predict(frame)
+        answer = self.model.predict(self.model.assume_ordinary(frame))
         never_seen = pl.col("never_seen").list.join(", ")
         return answer.with_columns(never_seen).to_pandas()
 

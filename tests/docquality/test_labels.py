@@ -95,6 +95,13 @@ def test_a_missing_column_and_a_missing_verdict_are_refused():
         aggregate_labels(table(label("d", "ann", True, "oracle")))
 
 
+def test_what_to_do_about_labels_can_be_done():
+    with pytest.raises(TrainingError, match=r"`jsonl:` reports with a `label` field"):
+        require_both_classes(pl.Series([True]), minimum_labels=40, where="labels")
+    with pytest.raises(TrainingError, match=r"`jsonl:` reports with a `label` field"):
+        require_both_classes(pl.Series([True] * 50), minimum_labels=40, where="labels")
+
+
 def test_too_few_labels_and_one_class_say_what_to_do():
     with pytest.raises(TrainingError, match="3 labelled documents, training needs 40"):
         require_both_classes(pl.Series([True, False, True]), minimum_labels=40, where="labels")

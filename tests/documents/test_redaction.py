@@ -2,7 +2,13 @@
 
 import pytest
 
-from warpgauge.documents.redaction import RedactionRules, redact, redact_fields, rules_from_settings
+from warpgauge.documents.redaction import (
+    RedactionRules,
+    redact,
+    redact_fields,
+    redact_identifier,
+    rules_from_settings,
+)
 from warpgauge.errors import SettingsError
 from warpgauge.settings import load_settings
 
@@ -119,6 +125,27 @@ def test_fields_keep_their_nulls_and_share_a_count() -> None:
     fields, counts = redact_fields(["a@example.com", None, "b@example.com"], RULES)
     assert fields == ["[redacted e-mail]", None, "[redacted e-mail]"]
     assert counts == {"email": 2}
+
+
+class TestIdentifiers:
+    @pytest.mark.parametrize("name", ["17", "acme/docs", "3a32eec2f97a3f1361f1fd5dfd44e3b307a02ed7"])
+    def test_an_ordinary_name_stays(self, name: str) -> None:
+        assert redact_identifier("source_id", name, RULES) == (name, {})
+
+    @pytest.mark.parametrize(("secret", "kind"), SECRETS)
+    def test_a_name_with_a_secret_becomes_a_hash_that_is_its_own(self, secret: str, kind: str) -> None:
+        first, counts = redact_identifier("source_id", secret, RULES)
+        assert counts == {kind: 1}
+        assert first == redact_identifier("source_id", secret, RULES)[0]
+        assert first.startswith("[source_id:")
+        assert first != redact_identifier("source_id", f"1{secret}", RULES)[0]
+        assert redact_identifier("source_id", first, RULES) == (first, {})
+
+    def test_a_customer_in_a_name_is_hashed_and_the_rest_of_it_stays(self) -> None:
+        name, counts = redact_identifier("source_id", "ticket-CUST-0001-5", TestCustomers.RULES)
+        assert name.startswith("ticket-[customer:")
+        assert name.endswith("]-5")
+        assert counts == {"customer": 1}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpgauge.drift.decision import (
-    DOCQUALITY_MODEL,
-    LATENCY_MODEL,
     RULES,
     Champion,
     Context,
@@ -24,10 +22,11 @@ from warpgauge.drift.decision import (
 )
 from warpgauge.drift.measurement import Measurement
 from warpgauge.errors import SchemaError, SettingsError
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.tables import DECISIONS, SIGNALS
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-CHAMPIONS = {LATENCY_MODEL: Champion("3"), DOCQUALITY_MODEL: Champion("5")}
+CHAMPIONS = {LAUNCH_LATENCY: Champion("3"), DOC_QUALITY: Champion("5")}
 
 
 def reading(
@@ -39,15 +38,15 @@ def reading(
 
 
 def residuals(value: float | None = 2.0) -> Measurement:
-    return reading(value, "residuals", LATENCY_MODEL, 1.0)
+    return reading(value, "residuals", LAUNCH_LATENCY, 1.0)
 
 
 def variance(value: float | None = 0.6) -> Measurement:
-    return reading(value, "embedding_variance", DOCQUALITY_MODEL, 0.4)
+    return reading(value, "embedding_variance", DOC_QUALITY, 0.4)
 
 
 def shift(value: float | None = 99.0) -> Measurement:
-    return reading(value, "embedding_shift", DOCQUALITY_MODEL, 45.0)
+    return reading(value, "embedding_shift", DOC_QUALITY, 45.0)
 
 
 class Monitor:
@@ -171,7 +170,7 @@ def test_the_two_models_are_retrained_independently():
     decisions = Monitor().run(0, residuals(), variance(), shift())
     assert [d.action for d in decisions] == ["retrain", "none", "retrain"]
     assert [d.also_review for d in decisions] == [False, False, True]
-    assert [d.model_name for d in decisions] == [LATENCY_MODEL, DOCQUALITY_MODEL, DOCQUALITY_MODEL]
+    assert [d.model_name for d in decisions] == [LAUNCH_LATENCY, DOC_QUALITY, DOC_QUALITY]
 
 
 def test_gpus_that_pass_the_limit_one_after_the_other_are_one_load():
@@ -254,11 +253,11 @@ def test_the_daily_budget_is_kept_and_named():
 
 def test_one_retraining_at_a_time_whoever_started_it():
     monitor = Monitor(Policy(cooldown_minutes=0))
-    running = Retraining(LATENCY_MODEL, "by-hand", START - timedelta(hours=5), "running")
+    running = Retraining(LAUNCH_LATENCY, "by-hand", START - timedelta(hours=5), "running")
     [decision] = decide([residuals()], {}, monitor.policy, START, Context(CHAMPIONS, (running,)))
     assert decision.action == "wait"
     assert "by-hand" in decision.reason
-    dead = Retraining(LATENCY_MODEL, "by-hand", START - timedelta(hours=5), "failed")
+    dead = Retraining(LAUNCH_LATENCY, "by-hand", START - timedelta(hours=5), "failed")
     [decision] = decide([residuals()], {}, monitor.policy, START, Context(CHAMPIONS, (dead,)))
     assert decision.action == "retrain"
 
@@ -302,12 +301,12 @@ def test_a_held_challenger_is_acknowledged_until_a_person_promotes_it():
 
 def test_the_reason_says_where_the_champion_knows_the_load():
     monitor = Monitor()
-    monitor.champions[LATENCY_MODEL] = Champion("4", trained_utilization_p95_percent=95.0)
+    monitor.champions[LAUNCH_LATENCY] = Champion("4", trained_utilization_p95_percent=95.0)
     [knows] = monitor.run(0, reading(96.0))
     assert knows.action == "retrain"
     assert "version 4, already learned a loaded regime" in knows.reason
     monitor = Monitor()
-    monitor.champions[LATENCY_MODEL] = Champion("4", trained_utilization_p95_percent=40.0)
+    monitor.champions[LAUNCH_LATENCY] = Champion("4", trained_utilization_p95_percent=40.0)
     assert "has not seen" in monitor.run(0, reading(96.0))[0].reason
 
 
@@ -378,9 +377,9 @@ def test_times_without_a_zone_and_impossible_policies_are_refused():
     with pytest.raises(SettingsError, match="time zone"):
         decide([], {}, Policy(), datetime(2026, 1, 1), Context())
     with pytest.raises(SettingsError, match="time zone"):
-        Retraining(LATENCY_MODEL, "a", datetime(2026, 1, 1), "running")
+        Retraining(LAUNCH_LATENCY, "a", datetime(2026, 1, 1), "running")
     with pytest.raises(SettingsError, match="outcome"):
-        Retraining(LATENCY_MODEL, "a", START, "fine")  # type: ignore[arg-type]
+        Retraining(LAUNCH_LATENCY, "a", START, "fine")  # type: ignore[arg-type]
     for wrong in ({"rearm_minutes": -1}, {"cooldown_minutes": float("nan")}, {"failure_limit": 0}):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             Policy(**wrong)  # type: ignore[arg-type]
@@ -432,7 +431,7 @@ def test_retrainings_keep_cool_down_budget_and_each_other(policy: Policy, steps:
         again = decide(measurements, kept, policy, START + timedelta(minutes=minute), monitor.context(minute))
         assert all(d.action == "none" for d in again)
         assert {(d.signal, d.subject): d.state for d in again}.items() <= kept.items()
-    for model in (LATENCY_MODEL, DOCQUALITY_MODEL):
+    for model in (LAUNCH_LATENCY, DOC_QUALITY):
         starts = [at for at, decision in monitor.started if decision.model_name == model]
         gaps = [later - earlier for earlier, later in pairwise(starts)]
         assert all(gap >= max(policy.cooldown_minutes, minutes) for gap in gaps)

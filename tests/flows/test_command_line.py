@@ -1,6 +1,7 @@
 """The command line itself: help, exit codes, and a standard output that holds the answer and nothing else."""
 
 import argparse
+import inspect
 import io
 import json
 import os
@@ -401,6 +402,71 @@ def test_monitor_goes_on_after_a_service_was_away_and_ends_with_the_person(
     assert run(["monitor", "--once"], capfd)[0] == 3
     code, out, _ = run(["monitor", "--json"], capfd)
     assert (code, only_document(out)["error"]) == (2, "SettingsError")
+
+
+def test_monitor_goes_on_after_its_prefect_server_was_away(
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import httpx
+
+    rounds = iter([RuntimeError("Failed to reach API at http://there/api/"), httpx.ReadTimeout("")])
+
+    def monitor_drift() -> dict[str, Any]:
+        raise next(rounds, KeyboardInterrupt())
+
+    monkeypatch.setenv("PREFECT_API_URL", "http://user:unspoken@there/api")
+    monkeypatch.setitem(sys.modules, "flows.monitor_drift", SimpleNamespace(monitor_drift=monitor_drift))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    code, out, err = run(["monitor", "--every-minutes", "2"], capfd)
+    assert (code, out) == (130, "")
+    assert err.count("next round in 2 minutes") == 2
+    assert "Failed to reach API" in err
+    assert "ReadTimeout" in err
+    assert "unspoken" not in err
+
+
+@pytest.mark.parametrize("arguments", [["collect", "launches", "simulator:0"], ["run"], ["deploy"]])
+def test_prefect_server_that_is_away_is_exit_3_with_one_document(
+    project: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Port 1 is nobody's, so the connection is refused at once.
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    done = in_a_process(MAIN, *arguments, "--json", stdout=subprocess.PIPE)
+    document = only_document(done.stdout)
+    assert (done.returncode, document["error"]) == (3, "ServiceUnavailableError")
+    assert "Prefect server http://127.0.0.1:1/api cannot be used" in document["message"]
+    assert "PREFECT_API_URL" in document["message"]
+    assert "Traceback" not in done.stderr
+
+
+def test_time_between_rounds_that_is_no_number_is_said_so(capfd: pytest.CaptureFixture[str]) -> None:
+    _, _, err = run(["monitor", "--every-minutes", "soon"], capfd)
+    assert "'soon' is no time between rounds; a number above 0 is needed" in err
+
+
+def test_gpu_of_the_launches_can_be_named_for_the_main_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.collect_sources import collect_sources
+    from flows.run_pipeline import run_pipeline
+
+    for flow in (run_pipeline, collect_sources):
+        assert "gpu_name" in inspect.signature(flow.fn).parameters
+    asked: dict[str, Any] = {}
+    monkeypatch.setitem(sys.modules, "flows.run_pipeline", SimpleNamespace(run_pipeline=asked.update))
+    options = build_parser().parse_args(["run", "--launches", "a.csv", "--gpu", "Tesla T4"])
+    options.run(options)
+    assert (asked["launches"], asked["gpu_name"]) == (["a.csv"], "Tesla T4")
+
+
+def test_make_hands_the_gpu_to_the_main_job() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "run", "LAUNCHES=a.csv", "GPU=Tesla T4"],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "warpgauge run --launches a.csv" in done.stdout
+    assert '--gpu "Tesla T4"' in done.stdout
 
 
 def test_options_reach_the_work(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,21 +15,19 @@ from typing import Any
 import pytest
 import yaml
 
+from warpgauge.settings import Settings
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 PATIENCE_S = 120
+DEPLOYMENTS = {"collect-telemetry", "collect", "train-latency", "train-docquality", "monitor"}
 
 
 def test_prefect_yaml_names_flows_that_exist_and_the_monitors_events() -> None:
     from tasks.monitoring import EVENTS
 
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-    assert [entry["name"] for entry in deployments] == [
-        "collect",
-        "train-latency",
-        "train-docquality",
-        "monitor",
-    ]
+    assert {entry["name"] for entry in deployments} == DEPLOYMENTS
     for entry in deployments:
         path, function = entry["entrypoint"].split(":")
         assert f"def {function}(" in (ROOT / path).read_text()
@@ -37,6 +36,17 @@ def test_prefect_yaml_names_flows_that_exist_and_the_monitors_events() -> None:
         event for entry in deployments for trigger in entry.get("triggers", []) for event in trigger["expect"]
     }
     assert expected == set(EVENTS.values())
+
+
+def test_schedule_of_telemetry_gives_the_monitor_enough_readings() -> None:
+    settings = Settings()
+    deployments = {
+        entry["name"]: entry for entry in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    }
+    minutes = re.fullmatch(r"\*/(\d+) \* \* \* \*", deployments["collect-telemetry"]["schedules"][0]["cron"])
+    assert minutes is not None
+    readings = settings.monitor_window_hours * 60 / int(minutes.group(1))
+    assert readings * settings.monitor_minimum_coverage_ratio >= settings.monitor_minimum_samples
 
 
 def test_deploy_without_a_server_says_what_to_do() -> None:
@@ -107,12 +117,7 @@ def server(registry: Path) -> Iterator[dict[str, str]]:
 @pytest.mark.slow
 def test_drift_event_starts_the_training_deployment_with_its_reason(server: dict[str, str]) -> None:
     deployed = json.loads(server["DEPLOYED"])
-    assert {entry["name"] for entry in deployed["deployments"]} == {
-        "collect",
-        "train-latency",
-        "train-docquality",
-        "monitor",
-    }
+    assert {entry["name"] for entry in deployed["deployments"]} == DEPLOYMENTS
     assert {event for entry in deployed["automations"] for event in entry["expects"]} == {
         "warpgauge.drift.latency",
         "warpgauge.drift.docquality",

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from prefect import Task
 
 from flows import collect_sources, train_docquality, train_latency
 from flows.run_pipeline import run_pipeline
 from tasks.presentation import exit_code, render
-from tasks.registration import list_versions
+from tasks.registration import list_versions, version_facts
 from tasks.storage import Store
 from tests.fakes import write_launches
 
@@ -141,6 +142,26 @@ def test_drifted_launches_retrain_once_and_the_new_version_is_promoted(
     assert residuals["action"] == "retrain"
     assert [order["model_name"] for order in monitored["retrained"]] == ["launch-latency"]
     assert versions()["launch-latency"] == 2
+    assert monitored["retrained"][0]["outcome"].startswith("promote")
     again = monitor_drift()
     assert again["retrained"] == []
     assert versions()["launch-latency"] == 2
+
+
+def test_training_on_its_own_does_not_learn_from_rows_that_fail_validation(
+    chain: dict[str, list[str]],
+) -> None:
+    from flows.collect_launches import collect_launches
+
+    collect_launches(chain["launches"])
+    store = Store()
+    rows = store.read("launches").collect()
+    impossible = rows.head(5).with_columns(
+        pl.concat_str(pl.lit("bad-"), "launch_id").alias("launch_id"),
+        pl.lit(-5.0).alias("first_launch_api_us"),
+    )
+    store.append("launches", impossible)
+    result = train_latency.train_latency()
+    assert result["outcome"] == "promote"
+    assert store.read("quarantine").collect().height == 5
+    assert version_facts("launch-latency", result["version"])["counts"]["rows"] == 400

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from tests.fakes import FakeEncoder
+from warpgauge.registry.names import MODEL_NAMES
 from warpgauge.tables import DOCUMENTS, LABELS, LAUNCHES
 
 DEFECT_WORDS = ("documentation", "page", "link", "example", "outdated", "parameter", "manual", "wrongly")
@@ -194,7 +195,7 @@ def champions(bundles: Path, empty_tracking_store: Path, tmp_path_factory: pytes
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WARPGAUGE_DATA_DIR", str(root / "data"))
         patch.setenv("WARPGAUGE_MLFLOW_URI", f"sqlite:///{root / 'mlruns' / 'mlflow.db'}")
-        for name in registration.MODEL_NAMES:
+        for name in MODEL_NAMES:
             bundle = str(bundles / name)
             verdict = registration.apply_gate(bundle, registration.register(bundle))
             assert verdict["outcome"] == "promote", verdict["reasons"]

@@ -629,8 +629,31 @@ def test_gpus_of_this_machine_are_sampled(project: Path, monkeypatch: pytest.Mon
     assert row["power_w"] is None
 
 
-def fake_nvml(*, is_present: bool) -> Any:
-    """A driver with one card that knows only its name and utilization, or no driver."""
+def test_gpu_that_no_longer_answers_is_named_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpgauge.tables import GPU_SAMPLES
+
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    elsewhere = {
+        "gpu_uuid": ["GPU-elsewhere", "GPU-of-a-log"],
+        "source_kind": ["nvml", "nvidia-smi"],
+        "source_name": ["there", "here"],
+        "sampled_at": [datetime(2026, 1, 1, tzinfo=UTC)] * 2,
+        "collected_at": [datetime(2026, 1, 1, tzinfo=UTC)] * 2,
+    }
+    Store().append("gpu_samples", GPU_SAMPLES.conform(pl.DataFrame(elsewhere)))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(is_present=True, gpus=("GPU-a", "GPU-b")))
+    assert collect_telemetry(["nvml"])["salvaged"] == []
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(is_present=True))
+    lost = collect_telemetry(["nvml"])
+    assert lost["salvaged"] == ["nvml: GPU-b: lost (no longer enumerated); no reading of it from here on"]
+    assert lost["sources"][0]["counts"]["lost gpus"] == 1
+    assert (lost["added"], exit_code(lost)) == (1, 3)
+    again = collect_telemetry(["nvml"])
+    assert (again["salvaged"], again["sources"][0]["counts"]["lost gpus"], exit_code(again)) == ([], 0, 0)
+
+
+def fake_nvml(*, is_present: bool, gpus: tuple[str, ...] = ("GPU-a",)) -> Any:
+    """A driver with cards that know only their name and utilization, or no driver."""
 
     class NVMLError(Exception):
         pass
@@ -646,9 +669,9 @@ def fake_nvml(*, is_present: bool) -> Any:
         NVMLError=NVMLError,
         nvmlInit=start,
         nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetCount=lambda: len(gpus),
         nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUUID=lambda _: "GPU-a",
+        nvmlDeviceGetUUID=gpus.__getitem__,
         nvmlDeviceGetName=lambda _: "Tesla T4",
         nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=45, memory=12),
     )

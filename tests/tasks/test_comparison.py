@@ -8,13 +8,21 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tasks import registration
-from tasks.comparison import judge_bundle
-from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, apply_gate, promote, register
+from tasks import comparison, registration, tracking
+from tasks.bundles import bundle_facts
+from tasks.registration import apply_gate, promote, register
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 
 
 def reasons(verdict: Any) -> str:
     return "; ".join(verdict.reasons)
+
+
+def judge_bundle(bundle: Path, version: str, champion: str | None, *, allow_simulated: bool) -> Any:
+    """The verdict on a bundle against that champion."""
+    found = registration.yardstick(bundle_facts(bundle)["model_name"])
+    assert (found and found.version) == champion
+    return comparison.judge_bundle(bundle, version, found, allow_simulated)
 
 
 def champion_of(bundle: str) -> str:
@@ -132,7 +140,7 @@ def test_champion_of_another_encoder_is_no_yardstick(
 def test_champion_whose_files_are_damaged_asks_for_a_reviewer(
     world: Path, latency_bundle: str, what: str
 ) -> None:
-    registration.connect()
+    tracking.connect()
     artifacts = world / "mlruns" / "artifacts"
     if what == "everything":
         shutil.rmtree(artifacts)

@@ -14,11 +14,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tasks import deployment, embedding, monitoring, registration
-from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY
+from tasks import attempts, deployment, embedding, monitoring, registration, tracking
 from tasks.storage import Store
 from tests.fakes import FakeEncoder
 from warpgauge.errors import ServiceUnavailableError
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.tables import GPU_SAMPLES
 
 OTHER_TOPIC = (("tensor", "matrix", "gradient", "layer"), ("weights", "batch", "epoch", "loss"))
@@ -125,7 +125,7 @@ def test_idle_gpu_orders_nothing(world: Path) -> None:
 def test_ended_retraining_answers_the_episode(world: Path) -> None:
     load(97)
     order = monitor()["orders"][0]
-    with registration.attempt(LAUNCH_LATENCY, order["attempt_id"]) as attempt:
+    with attempts.attempt(LAUNCH_LATENCY, order["attempt_id"]) as attempt:
         attempt.end("refused", "worse")
     later = monitor()
     assert later["orders"] == []
@@ -135,16 +135,16 @@ def test_ended_retraining_answers_the_episode(world: Path) -> None:
 def test_three_failed_retrainings_end_with_a_person(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPGAUGE_MONITOR_COOLDOWN_MINUTES", "0")
     load(97)
-    attempts = []
+    made = []
     for _ in range(3):
         order = monitor()["orders"][0]
-        attempts.append(order["attempt_id"].rsplit("/")[-1])
+        made.append(order["attempt_id"].rsplit("/")[-1])
         with (
             pytest.raises(ValueError, match="broken"),
-            registration.attempt(LAUNCH_LATENCY, order["attempt_id"]),
+            attempts.attempt(LAUNCH_LATENCY, order["attempt_id"]),
         ):
             raise ValueError("broken")
-    assert attempts == ["1", "2", "3"]
+    assert made == ["1", "2", "3"]
     last = monitor()
     assert last["orders"] == []
     assert last["review"] == [LAUNCH_LATENCY]
@@ -185,7 +185,7 @@ def test_episode_of_which_nothing_was_heard_for_a_month_is_forgotten(
 @pytest.mark.slow
 def test_two_monitors_in_two_processes_order_one_retraining(world: Path) -> None:
     load(97)
-    registration.connect()
+    tracking.connect()
     spawned = multiprocessing.get_context("spawn")
     answers = spawned.Queue()
     both = [spawned.Process(target=_monitor_in_a_process, args=(answers,)) for _ in range(2)]
@@ -335,7 +335,7 @@ def test_changed_encoder_cannot_say(world: Path, make: Any, monkeypatch: pytest.
 
 @pytest.mark.parametrize("file", ["residual_reference.safetensors", "embedding_reference.json", "model.txt"])
 def test_damaged_champion_blinds_its_own_signals_only(world: Path, make: Any, file: str) -> None:
-    registration.connect()
+    tracking.connect()
     for path in (world / "mlruns" / "artifacts").rglob(file):
         path.write_bytes(path.read_bytes()[:50])
     Store().append("launches", make.launches(seed=1, collected_at=now()))
@@ -350,7 +350,7 @@ def test_damaged_champion_blinds_its_own_signals_only(world: Path, make: Any, fi
 
 
 def test_champion_without_a_reference_or_without_its_record_cannot_say(world: Path) -> None:
-    registration.connect()
+    tracking.connect()
     for name in ("residual_reference.json", "embedding_reference.json", "training.json"):
         for path in (world / "mlruns" / "artifacts").rglob(name):
             path.unlink()
@@ -382,8 +382,8 @@ def test_measured_values_are_in_the_monitors_run_whatever_the_gpu_is_called(worl
     for name in names:
         load(50, gpu=name)
     monitoring.announce(monitor())
-    client = registration.connect()
-    experiment = client.get_experiment_by_name(registration.EXPERIMENT).experiment_id
+    client = tracking.connect()
+    experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
     run = client.search_runs([experiment], "tags.role = 'monitor'")[0]
     found = {key for key in run.data.metrics if key.startswith("utilization_p95/")}
     assert len(found) == len(names)
@@ -403,18 +403,46 @@ def test_order_that_an_automation_waits_for_is_sent_and_not_run_here(
     assert sent == [("warpgauge.drift.latency", decided["orders"][0])]
 
 
-def test_order_goes_out_even_where_the_metrics_cannot(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_goes_out_even_where_the_metrics_cannot(
+    world: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def away(values: Any) -> None:
         raise ServiceUnavailableError("MLflow is away")
 
     sent: list[str] = []
     monkeypatch.setattr(deployment, "has_automation", lambda _: True)
     monkeypatch.setattr(monitoring, "_emit", lambda event, _: sent.append(event))
-    monkeypatch.setattr(registration, "log_monitor_metrics", away)
+    monkeypatch.setattr(tracking, "log_monitor_metrics", away)
     load(97)
-    with pytest.raises(ServiceUnavailableError):
-        monitoring.announce(monitor())
+    assert monitoring.announce(monitor()) == []
     assert sent == ["warpgauge.drift.latency"]
+    assert "could not keep the metrics: MLflow is away" in caplog.text
+
+
+def test_order_whose_event_cannot_be_sent_runs_here(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(event: str, order: Any) -> None:
+        raise ServiceUnavailableError("Prefect is away")
+
+    monkeypatch.setattr(deployment, "has_automation", lambda _: True)
+    monkeypatch.setattr(monitoring, "_emit", away)
+    load(97)
+    decided = monitor()
+    assert monitoring.announce(decided) == decided["orders"] != []
+
+
+def test_batch_refused_whole_trips_the_data_quality_signal(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks import validation
+
+    load(50)
+    validation._keep_refusal("gpu_samples", 1_000)
+    found = {m.subject: m for m in monitoring.measure() if m.signal == "data_quality"}
+    assert found["gpu_samples"].is_tripped
+    assert "refused as a whole batch" in found["gpu_samples"].reason
+    validation._keep_refusal("gpu_samples", 0)
+    found = {m.subject: m for m in monitoring.measure() if m.signal == "data_quality"}
+    assert not found["gpu_samples"].is_tripped
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tasks import registration
+from tasks import registration, tracking
 from tasks.prediction import predict_graph, predict_rows, score_documents
 from tasks.presentation import as_json, exit_code, render
 from warpgauge.errors import ModelNotFoundError, NoDataError, SchemaError, SourceFileError
+from warpgauge.registry.names import LAUNCH_LATENCY
 from warpgauge.tables import LAUNCHES
 
 ROOT = Path(__file__).parents[2]
@@ -202,7 +203,7 @@ def test_wide_file_of_many_rows_is_answered_in_one_go(world: Path, measured: pl.
 
 
 def test_without_a_champion_the_challenger_answers_and_says_so(world: Path) -> None:
-    registration.connect().delete_registered_model_alias(registration.LAUNCH_LATENCY, registration.CHAMPION)
+    tracking.connect().delete_registered_model_alias(LAUNCH_LATENCY, registration.CHAMPION)
     answer = predict_graph(str(DOT), None, None)
     assert answer["promoted"] is False
     assert "NOT PROMOTED" in render("predict", answer)
@@ -242,6 +243,12 @@ def test_documents_are_scored_and_a_bad_file_beside_them_is_refused(world: Path)
     assert "page.md:Streams" in shown
     assert "REFUSED: " in shown
     assert "no document could be read" in refusal(score_documents, [str(world / "image.md")])
+
+
+def test_page_larger_than_the_setting_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPGAUGE_FETCH_SIZE_LIMIT_MB", "1")
+    (project / "page.md").write_text("# Title\n\n" + "word " * 300_000)
+    assert "more than 1,000,000 bytes" in refusal(score_documents, [str(project / "page.md")])
 
 
 def test_prediction_loads_no_library_that_it_does_not_need(world: Path) -> None:

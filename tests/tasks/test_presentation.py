@@ -110,7 +110,12 @@ def test_versions_and_figures_of_the_registry_are_shown(world: Path) -> None:
     assert "launch-latency: champion 1" in shown
     assert "challenger, champion" in shown
     compared = registration.compare_versions("launch-latency", "1", "champion")
-    assert "rmse_us" in render("models", compared)
+    shown = render("models", compared)
+    assert "rmse_us" in shown
+    side = compared["sides"][0]
+    assert shown.splitlines()[-1].split() == [
+        *("1", "promote", str(side["judged_rows"]), side["test_set_sha256"][:12], "launches", "1"),
+    ]
     json.loads(as_json(compared), parse_constant=pytest.fail)
     promoted = registration.promote("launch-latency", "1")
     assert render("models", promoted) == "model_name: launch-latency, champion: 1, gate: promote"

@@ -3,45 +3,31 @@
 import json
 import math
 import multiprocessing
-import os
-import shlex
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from tasks import leases, registration
+from tasks import registration, tracking
 from tasks.registration import (
     CHALLENGER,
     CHAMPION,
-    DOC_QUALITY,
-    LAUNCH_LATENCY,
-    MODEL_NAMES,
     Registered,
     alias_version,
     apply_gate,
-    connect,
     register,
     rollback,
 )
+from tasks.tracking import connect
 from warpgauge.errors import (
     ModelFileError,
     ModelNotFoundError,
     NoDataError,
     ServiceUnavailableError,
-    SettingsError,
 )
-from warpgauge.settings import PROJECT_ROOT
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES
 
 # MLflow's own page of a run, and the pages of an experiment, fail on a number that is none.
 STORED_INFINITY = 1.7976931348623157e308
@@ -60,136 +46,6 @@ def versions(name: str = LAUNCH_LATENCY) -> list[dict[str, Any]]:
     return next(
         model["versions"] for model in registration.list_versions()["models"] if model["model_name"] == name
     )
-
-
-# One store, whatever the working directory (case 14)
-
-
-def test_default_store_is_absolute_and_the_same_from_any_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("WARPGAUGE_MLFLOW_URI", raising=False)
-    from_root = registration.tracking_uri()
-    monkeypatch.chdir(tmp_path)
-    assert registration.tracking_uri() == from_root == f"sqlite:///{PROJECT_ROOT / 'mlruns' / 'mlflow.db'}"
-
-
-@pytest.mark.parametrize(
-    ("uri", "said"),
-    [
-        ("file:./mlruns", "file store, which MLflow 3 refuses"),
-        ("file:///data/mlruns", "file store, which MLflow 3 refuses"),
-        ("./mlruns", "file store, which MLflow 3 refuses"),
-        ("/data/mlruns", "file store, which MLflow 3 refuses"),
-        ("sqlite:///mlruns/mlflow.db", "relative"),
-        ("sqlite:///:memory:", "in memory"),
-        ("sqlite://", "in memory"),
-    ],
-)
-def test_file_store_and_relative_store_are_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, uri: str, said: str
-) -> None:
-    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", uri)
-    for call in (connect, registration.list_versions, registration.ui_command):
-        with pytest.raises(SettingsError, match=said) as caught:
-            call()
-        assert "\n" not in str(caught.value)
-        assert "sqlite:////" in str(caught.value)
-
-
-def test_registering_from_another_folder_makes_no_file_there_and_lands_in_the_one_store(
-    registry: Path, latency_bundle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "mlruns").mkdir(parents=True)
-    monkeypatch.chdir(elsewhere)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{elsewhere / 'mlruns'}")
-    register(latency_bundle)
-    assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
-    monkeypatch.chdir(registry)
-    register(latency_bundle)
-    assert [row["version"] for row in versions()] == ["2", "1"]
-    assert {path.name for path in (registry / "mlruns").iterdir()} == {"mlflow.db", "artifacts"}
-
-
-def test_command_for_the_ui_opens_the_store_that_was_written(world: Path) -> None:
-    from mlflow import MlflowClient
-
-    command = shlex.split(registration.ui_command())
-    assert command[:2] == ["mlflow", "ui"]
-    uri = command[command.index("--backend-store-uri") + 1]
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    assert {model.name for model in client.search_registered_models()} == set(MODEL_NAMES)
-
-
-def test_password_of_a_store_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", "postgresql://user:s3cret@host:5432/mlflow")
-    assert "s3cret" not in registration.ui_command()
-    assert "postgresql://user:***@host:5432/mlflow" in registration.ui_command()
-
-
-def test_old_runs_in_the_artifact_folder_are_named_and_break_nothing(
-    registry: Path, latency_bundle: str
-) -> None:
-    assert registration.old_file_store() is None
-    for experiment, content in (("0", "artifact_location: /gone/mlruns/0\nname: Default\n"), ("1", "")):
-        (registry / "mlruns" / experiment).mkdir()
-        (registry / "mlruns" / experiment / "meta.yaml").write_text(content)
-    warning = registration.old_file_store()
-    assert warning is not None
-    assert "2 experiments" in warning
-    assert "mlflow migrate-filestore" in warning
-    assert "\n" not in warning
-    assert register(latency_bundle).version == "1"
-    # What the case calls its fifth situation: the other experiments are still listed.
-    assert {experiment.name for experiment in connect().search_experiments()} >= {"Default", "warpgauge"}
-
-
-def test_models_and_artifacts_of_a_moved_project_are_found_again(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connect()
-    moved = tmp_path / "moved's place"
-    (world / "mlruns").rename(tmp_path / "away")
-    moved.mkdir()
-    (tmp_path / "away").rename(moved / "mlruns")
-    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"sqlite:///{moved / 'mlruns' / 'mlflow.db'}")
-    assert "model.txt" in registration.model_files(LAUNCH_LATENCY, "1")
-    assert registration.version_facts(LAUNCH_LATENCY, "1")["model_name"] == LAUNCH_LATENCY
-    client = connect()
-    run = client.get_run(versions()[0]["run_id"])
-    assert run.info.artifact_uri.startswith(str(moved))
-    listed = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert {
-        "training.json",
-        "evaluation.csv",
-        "environment.json",
-        "figures",
-        "model_card.md",
-        "gate.json",
-    } <= listed
-    import mlflow
-
-    mlflow.pyfunc.load_model(f"models:/{LAUNCH_LATENCY}@{CHAMPION}")
-    database = (moved / "mlruns" / "mlflow.db").read_bytes()
-    assert str(world / "mlruns" / "artifacts").encode() not in _live_text(moved / "mlruns" / "mlflow.db")
-    assert database.startswith(b"SQLite format 3")
-
-
-def _live_text(database: Path) -> bytes:
-    """All text in the rows of a database; deleted rows stay in the file's free pages."""
-    import sqlite3
-
-    with sqlite3.connect(database) as connection:
-        return "\n".join(connection.iterdump()).encode()
-
-
-def test_copy_of_a_project_writes_into_itself_and_not_into_the_original(
-    world: Path, champions: Path, latency_bundle: str
-) -> None:
-    before = sorted(path for path in (champions / "mlruns").rglob("*") if path.is_file())
-    register(latency_bundle)
-    assert sorted(path for path in (champions / "mlruns").rglob("*") if path.is_file()) == before
 
 
 # What a version holds
@@ -410,6 +266,55 @@ def test_version_whose_files_are_gone_says_so(world: Path) -> None:
             call(DOC_QUALITY, "1")
 
 
+@pytest.mark.parametrize("error", ["mlflow", "disk", "connection"])
+def test_store_that_is_away_is_no_lost_model(
+    world: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+    from requests.exceptions import ConnectionError as NoConnection
+
+    away = {
+        "mlflow": MlflowException("503 Server Error: Service Unavailable"),
+        "disk": OSError(5, "Input/output error"),
+        "connection": NoConnection("http://user:secret@127.0.0.1:1/api refused"),
+    }[error]
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise away
+
+    monkeypatch.setattr(mlflow.artifacts, "download_artifacts", fail)
+    for call in (registration.model_files, registration.version_facts):
+        with pytest.raises(ServiceUnavailableError, match="did not answer") as caught:
+            call(LAUNCH_LATENCY, "1")
+        assert caught.value.exit_code == 3
+        assert "secret" not in str(caught.value)
+    with pytest.raises(ServiceUnavailableError):
+        registration.yardstick(LAUNCH_LATENCY)
+
+
+def test_version_of_no_run_has_no_record_of_its_training(registry: Path) -> None:
+    add_version(LAUNCH_LATENCY)
+    with pytest.raises(ModelNotFoundError, match=r"version 1: its training\.json cannot be read"):
+        registration.version_facts(LAUNCH_LATENCY, "1")
+
+
+def test_files_that_a_server_no_longer_lists_are_lost(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    def fail(*_: Any, **__: Any) -> None:
+        # What a server's 404 becomes on the way: no code of its own.
+        raise MlflowException("404 Client Error: Not Found for url: http://user:secret@127.0.0.1:1/api")
+
+    shutil.rmtree(world / "mlruns" / "artifacts")
+    monkeypatch.setattr(mlflow.artifacts, "download_artifacts", fail)
+    for call in (registration.model_files, registration.version_facts):
+        with pytest.raises(ModelNotFoundError, match=r"cannot be read: 404 .*user:\*\*\*@") as caught:
+            call(LAUNCH_LATENCY, "1")
+        assert "secret" not in str(caught.value)
+
+
 def test_reading_a_model_changes_nothing_in_the_store_and_leaves_no_copy(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,6 +435,34 @@ def test_two_versions_are_compared_by_number_or_alias(world: Path, latency_bundl
     assert row[CHAMPION] == row["2"] > 0
 
 
+def test_comparison_says_what_each_version_was_judged_on(world: Path, latency_bundle: str) -> None:
+    apply_gate(latency_bundle, register(latency_bundle))
+    register(latency_bundle)
+    judged, unjudged = registration.compare_versions(LAUNCH_LATENCY, "2", "3")["sides"]
+    rows = pl.read_parquet(Path(latency_bundle) / "gate" / "rows.parquet").height
+    assert (judged["version"], judged["gate"], judged["judged_rows"]) == ("2", "promote", rows)
+    assert len(judged["test_set_sha256"]) == 64
+    assert judged["data_versions"] == unjudged["data_versions"] == versions()[0]["data_versions"]
+    assert (unjudged["gate"], unjudged["judged_rows"], unjudged["test_set_sha256"]) == (None, None, None)
+    first = registration.compare_versions(LAUNCH_LATENCY, "1", "2")["sides"][0]
+    assert first["test_set_sha256"] == judged["test_set_sha256"]
+    for path in (world / "mlruns" / "artifacts").rglob("gate.json"):
+        path.unlink()
+    lost = registration.compare_versions(LAUNCH_LATENCY, "1", "2")["sides"][0]
+    assert (lost["gate"], lost["judged_rows"]) == ("promote", None)
+
+
+def test_longer_words_than_a_tag_or_description_holds_are_cut(
+    registry: Path, latency_bundle: str, tmp_path: Path, make: Any
+) -> None:
+    long = make.bundle(latency_bundle, tmp_path, headline="h" * 20_000)
+    verdict = apply_gate(long, register(long))
+    assert verdict["outcome"] == "promote"
+    stored = connect().get_model_version(LAUNCH_LATENCY, "1")
+    assert len(stored.tags["headline"]) == len(stored.description) == 5000
+    assert stored.tags["headline"].endswith("…")
+
+
 # Failures in the middle
 
 
@@ -546,7 +479,7 @@ def test_model_that_cannot_be_logged_leaves_a_failed_run_and_no_version(
         register(latency_bundle)
     assert versions() == []
     client = connect()
-    experiment = client.get_experiment_by_name(registration.EXPERIMENT)
+    experiment = client.get_experiment_by_name(tracking.EXPERIMENT)
     assert [run.info.status for run in client.search_runs([experiment.experiment_id])] == ["FAILED"]
 
 
@@ -602,114 +535,11 @@ def test_same_data_and_settings_are_found_and_others_are_not(world: Path, latenc
     assert registration.already_trained(DOC_QUALITY, data, settings) is None
 
 
-# MLflow away
-
-
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """A port at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-def test_server_that_is_away_is_said_after_two_retries(
-    project: Path, silent_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"http://user:s3cret@127.0.0.1:{silent_port}")
-    with pytest.raises(
-        ServiceUnavailableError, match=f"http://user:.*@127.0.0.1:{silent_port} did not answer"
-    ) as caught:
-        registration.list_versions()
-    assert "s3cret" not in str(caught.value).split("did not answer")[0]
-    assert sum(pauses) < 15
-    assert caught.value.exit_code == 3
-
-
-@pytest.mark.parametrize("answer", [b"", b"hello", b"{}"])
-def test_server_that_is_no_mlflow_is_said(
-    project: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
-) -> None:
-    import threading
-    from http.server import BaseHTTPRequestHandler, HTTPServer
-
-    class Other(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Other)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"http://127.0.0.1:{server.server_port}")
-        with pytest.raises(ServiceUnavailableError, match=r"did not answer|not as MLflow does"):
-            registration.list_versions()
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def test_store_that_cannot_be_opened_is_said(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mlruns").mkdir()
-    (tmp_path / "mlruns" / "mlflow.db").write_bytes(b"this is no database" * 1000)
-    with pytest.raises(ServiceUnavailableError, match="not a database"):
-        registration.list_versions()
-    monkeypatch.setenv("WARPGAUGE_MLFLOW_URI", f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db' / 'below'}")
-    with pytest.raises(ServiceUnavailableError, match="did not answer"):
-        connect()
-
-
-def test_store_that_goes_away_later_is_said_too(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow import MlflowClient
-    from sqlalchemy.exc import OperationalError
-
-    connect()
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OperationalError("SELECT", {}, Exception("disk I/O error"))
-
-    for name in ("search_model_versions", "search_runs", "get_registered_model", "get_model_version"):
-        monkeypatch.setattr(MlflowClient, name, fail)
-    for call in (
-        registration.list_versions,
-        registration.list_attempts,
-        lambda: registration.log_monitor_metrics({"a": 1.0}),
-        lambda: registration.serving_version(LAUNCH_LATENCY),
-        lambda: registration.data_versions(LAUNCH_LATENCY, "1"),
-        lambda: rollback(LAUNCH_LATENCY),
-    ):
-        with pytest.raises(ServiceUnavailableError, match="disk I/O error"):
-            call()
-
-
 # Many at once, and many
 
 
 def _register_in_a_process(bundle: str, answers: Any) -> None:
     answers.put(register(bundle).version)
-
-
-def test_two_first_runs_at_once_make_one_whole_store_whatever_a_killed_one_left(project: Path) -> None:
-    (project / "mlruns").mkdir()
-    (project / "mlruns" / ".mlflow.db.partial").write_bytes(b"half a database")
-    database = project / "mlruns" / "mlflow.db"
-    with ThreadPoolExecutor(2) as both:
-        for made in [
-            both.submit(registration._make_database, database, str(project / "mlruns" / "artifacts"))
-            for _ in range(2)
-        ]:
-            made.result()
-    assert {path.name for path in (project / "mlruns").iterdir()} <= {"mlflow.db", "artifacts"}
-    assert versions() == []
 
 
 @pytest.mark.slow
@@ -745,146 +575,6 @@ def test_more_versions_than_a_page_are_all_there(registry: Path, monkeypatch: py
     assert registration.already_trained(LAUNCH_LATENCY, {"launches": 0}, "s") == "1"
     with pytest.raises(ModelNotFoundError, match="known versions: 8, 7, 6, 5, 4, 3, 2, 1"):
         registration.data_versions(LAUNCH_LATENCY, "9")
-
-
-# Attempts
-
-
-def test_attempt_keeps_how_it_ended(registry: Path) -> None:
-    for outcome in ("promoted", "held", "refused"):
-        with registration.attempt(LAUNCH_LATENCY, f"episode/{outcome}") as attempt:
-            attempt.end(outcome, "because")
-    with pytest.raises(ValueError, match="broken"), registration.attempt(DOC_QUALITY, "episode/failed"):
-        raise ValueError("broken data")
-    found = registration.list_attempts()
-    assert {row["attempt_id"].split("/")[1]: row["outcome"] for row in found} == {
-        outcome: outcome for outcome in ("promoted", "held", "refused", "failed")
-    }
-    assert found[0]["model_name"] == DOC_QUALITY
-    now = datetime.now(UTC)
-    assert all(now - timedelta(minutes=5) < row["started_at"] <= now for row in found)
-    assert registration.list_attempts() == found
-
-
-def test_attempt_that_ended_keeps_its_end_whatever_fails_after_it(registry: Path) -> None:
-    with (
-        pytest.raises(ValueError, match="table"),
-        registration.attempt(LAUNCH_LATENCY, "episode/1") as attempt,
-    ):
-        _end_and_fail(attempt)
-    assert [row["outcome"] for row in registration.list_attempts()] == ["promoted"]
-
-
-def _end_and_fail(attempt: registration.Attempt) -> None:
-    attempt.end("promoted", "better")
-    raise ValueError("the table of figures cannot be made")
-
-
-def test_runs_that_a_person_tagged_wrongly_stop_nothing(registry: Path) -> None:
-    client = connect()
-    experiment = client.get_experiment_by_name(registration.EXPERIMENT).experiment_id
-    client.create_run(experiment, tags={"attempt_id": "mine"})
-    client.create_run(
-        experiment, tags={"attempt_id": "e/1", "model_name": LAUNCH_LATENCY, "outcome": "superb"}
-    )
-    client.create_run(experiment, tags={"attempt_id": "e/2", "model_name": LAUNCH_LATENCY})
-    assert [row["outcome"] for row in registration.list_attempts()] == ["failed", "failed"]
-
-
-def test_attempt_without_an_id_is_not_kept(registry: Path) -> None:
-    with registration.attempt(LAUNCH_LATENCY, None) as attempt:
-        attempt.end("promoted", "")
-    with pytest.raises(ValueError, match="x"), registration.attempt(LAUNCH_LATENCY, None):
-        raise ValueError("x")
-    assert registration.list_attempts() == []
-
-
-def test_attempt_shows_its_own_error_even_where_the_store_is_gone_by_then(
-    registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (
-        pytest.raises(ValueError, match="the first error"),
-        registration.attempt(LAUNCH_LATENCY, "episode/1"),
-    ):
-        _lose_store_and_fail(registry / "mlruns")
-
-
-def _lose_store_and_fail(folder: Path) -> None:
-    (folder / "mlflow.db").rename(folder / "lost.db")
-    (folder / "mlflow.db").write_text("no database")
-    raise ValueError("the first error")
-
-
-KILLED_RETRAINING = """
-import sys, time
-from tasks import leases, registration
-job = registration.training_job(registration.LAUNCH_LATENCY)
-with leases.hold(job), registration.attempt(registration.LAUNCH_LATENCY, "episode/1"):
-    print("started", flush=True)
-    time.sleep(120)
-"""
-
-
-def test_killed_retraining_is_running_while_it_lives_and_failed_after(registry: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED_RETRAINING],
-        cwd=PROJECT_ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ},
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        assert [row["outcome"] for row in registration.list_attempts()] == ["running"]
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(30)
-    assert [row["outcome"] for row in registration.list_attempts()] == ["failed"]
-    run = connect().search_runs([connect().get_experiment_by_name(registration.EXPERIMENT).experiment_id])[0]
-    assert run.info.status == "FAILED"
-    assert "nobody holds" in run.data.tags["why"]
-
-
-def test_attempt_that_ends_while_the_list_is_made_keeps_its_end(
-    registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with registration.attempt(LAUNCH_LATENCY, "episode/1") as attempt:
-
-        def ended_and_free(job: str) -> bool:
-            attempt.end("promoted", "better")
-            return False
-
-        monkeypatch.setattr(leases, "is_held", ended_and_free)
-        assert [row["outcome"] for row in registration.list_attempts()] == ["promoted"]
-
-
-def test_newest_attempts_come_first_where_there_are_more_than_a_page(
-    registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registration, "PAGE_ROWS", 3)
-    client = connect()
-    experiment = client.get_experiment_by_name(registration.EXPERIMENT).experiment_id
-    for number in range(7):
-        tags = {"model_name": LAUNCH_LATENCY, "attempt_id": f"episode/{number}", "outcome": "held"}
-        client.create_run(experiment, start_time=1_700_000_000_000 + number, tags=tags)
-    assert [row["attempt_id"] for row in registration.list_attempts()] == [
-        "episode/6",
-        "episode/5",
-        "episode/4",
-    ]
-
-
-def test_monitor_metrics_go_into_one_run(registry: Path) -> None:
-    registration.log_monitor_metrics({"residuals/launch-latency": 0.5})
-    registration.log_monitor_metrics({"residuals/launch-latency": 0.6, "utilization_p95/GPU-1": 93.0})
-    registration.log_monitor_metrics({})
-    client = connect()
-    runs = client.search_runs([client.get_experiment_by_name(registration.EXPERIMENT).experiment_id])
-    assert len(runs) == 1
-    assert runs[0].data.metrics == {"residuals/launch-latency": 0.6, "utilization_p95/GPU-1": 93.0}
-    history = client.get_metric_history(runs[0].info.run_id, "residuals/launch-latency")
-    assert [metric.value for metric in history] == [0.5, 0.6]
 
 
 def test_registered_is_what_passes_between_tasks() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tasks.storage import Store
+from tasks.storage import STALE_AFTER_S, Store, cache_dir, remove_stale
 from warpgauge.errors import SchemaError, ServiceUnavailableError, SettingsError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -180,3 +180,35 @@ def test_damaged_part_of_a_table_is_named(tmp_path: Path, damage: str) -> None:
         store.read("gpu_samples")
     with pytest.raises(ServiceUnavailableError, match=part.name):
         store.append("gpu_samples", samples(5, 1))
+
+
+def test_part_that_is_damaged_while_it_is_read_is_a_service_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path))
+    store.append("gpu_samples", samples(0, 3))
+    part = next((tmp_path / "gpu_samples").glob("*.parquet"))
+    # The look at the file's end found it whole; it is damaged after that.
+    monkeypatch.setattr("tasks.storage._require_whole", lambda _: part.write_bytes(b"PAR1"))
+    with pytest.raises(ServiceUnavailableError, match=r"gpu_samples at .* cannot be read or written"):
+        store.append("gpu_samples", samples(5, 1))
+
+
+def test_cache_that_cannot_be_made_is_a_service_error_with_its_place(project: Path) -> None:
+    (project / "data").mkdir()
+    (project / "data" / "cache").write_text("a file where the folder should be")
+    with pytest.raises(ServiceUnavailableError, match=r"the cache .*/data/cache/wheels cannot be written"):
+        cache_dir("wheels")
+
+
+def test_unfinished_work_of_a_day_ago_is_removed_and_any_other_stays(tmp_path: Path) -> None:
+    (tmp_path / ".12.4.127-old").mkdir()
+    (tmp_path / ".12.4.127-old" / "half.whl").write_bytes(b"PK")
+    for name in (".old.partial", ".new.partial", "old.parquet"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / ".12.4.127-new").mkdir()
+    for name in (".12.4.127-old", ".old.partial", "old.parquet"):
+        long_ago = time.time() - STALE_AFTER_S - 60
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    remove_stale(tmp_path)
+    assert {left.name for left in tmp_path.iterdir()} == {".12.4.127-new", ".new.partial", "old.parquet"}

@@ -1,10 +1,5 @@
 """From tables to a bundle: what is trained on, when it is not, and that a bundle is whole or absent."""
 
-import json
-import math
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +8,13 @@ import polars as pl
 import pytest
 
 from tasks import registration, training
-from tasks.registration import DOC_QUALITY, LAUNCH_LATENCY, bundle_facts
+from tasks.bundles import bundle_facts
 from tasks.storage import Store, cache_dir
-from tasks.training import KEPT_BUNDLES, plan_training, train_docquality, train_latency
-from warpgauge.errors import NoDataError, ServiceUnavailableError, SettingsError, TrainingError
-from warpgauge.settings import PROJECT_ROOT
+from tasks.training import plan_training, train_docquality, train_latency
+from warpgauge.errors import NoDataError, SettingsError, TrainingError
+from warpgauge.latency.training import FOLD_RULE
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.tables import GPU_SAMPLES, QUARANTINE
-
-FACTS = {"model_name": LAUNCH_LATENCY, "metrics": {"rmse_us": 1.5}}
 
 
 @pytest.fixture
@@ -37,13 +31,6 @@ def train(**changes: Any) -> dict[str, Any]:
     """Facts of a launch-latency model trained on the table now."""
     plan = plan_training(LAUNCH_LATENCY, force=True) | changes
     return bundle_facts(Path(train_latency(plan, "test")))
-
-
-def write_bundle(**facts: Any) -> Path:
-    made = training._write_bundle(
-        FACTS | facts, {"model.txt": b"tree"}, {"rows.parquet": pl.DataFrame({"a": [1]})}, {}, {}
-    )
-    return Path(made)
 
 
 # Plans
@@ -155,6 +142,7 @@ def test_traces_alone_teach_what_traces_record_and_the_version_says_so(
     Store().append("launches", traced)
     facts = train()
     assert facts["target"] == "launch_api_us"
+    assert facts["fold_rule"] == FOLD_RULE
     assert any("so the model predicts launch_api_us, what traces record" in note for note in facts["notes"])
 
 
@@ -227,76 +215,3 @@ def test_documents_without_labels_are_refused(world: Path, make: Any) -> None:
     plan["data_versions"] = plan["data_versions"] | {"labels": 0}
     with pytest.raises(TrainingError, match="label"):
         train_docquality(plan, "test")
-
-
-# A bundle is whole or absent
-
-
-def test_bundle_holds_what_registering_and_judging_need(latency_bundle: str, docquality_bundle: str) -> None:
-    for bundle, gate in (
-        (latency_bundle, {"rows.parquet", "baseline.parquet"}),
-        (docquality_bundle, {"rows.parquet", "baseline.parquet", "checks.parquet", "embeddings.safetensors"}),
-    ):
-        folder = Path(bundle)
-        assert {path.name for path in folder.iterdir()} == {"model", "gate", "figures", "bundle.json"}
-        assert {path.name for path in (folder / "gate").iterdir()} == gate
-        assert list((folder / "figures").glob("*.png"))
-
-
-def test_failure_while_writing_leaves_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pl.DataFrame, "write_parquet", full)
-        with pytest.raises(ServiceUnavailableError, match=r"No space left.*free the disk and train again"):
-            write_bundle()
-    assert list(cache_dir("bundles").iterdir()) == []
-    assert bundle_facts(write_bundle())["metrics"] == {"rmse_us": 1.5}
-
-
-KILLED_WRITING = """
-import os, signal
-import polars as pl
-from tasks import training
-os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-training._write_bundle({"model_name": "launch-latency"}, {"model.txt": b"tree"}, {}, {}, {})
-"""
-
-
-def test_killed_writer_leaves_no_bundle_and_its_remains_go_in_their_turn(project: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED_WRITING], cwd=PROJECT_ROOT, env={**os.environ}, check=False, timeout=60
-    )
-    assert done.returncode == -9
-    remains = list(cache_dir("bundles").iterdir())
-    assert [path.suffix for path in remains] == [".partial"]
-    old = datetime.now(UTC).timestamp() - 1000
-    os.utime(remains[0], (old, old))
-    for _ in range(KEPT_BUNDLES):
-        write_bundle()
-    assert all(path.suffix != ".partial" for path in cache_dir("bundles").iterdir())
-
-
-def test_newest_bundles_are_kept(project: Path) -> None:
-    made = []
-    for age in range(KEPT_BUNDLES + 3, 0, -1):
-        place = write_bundle()
-        if place.exists():
-            then = datetime.now(UTC).timestamp() - 100 * age
-            os.utime(place, (then, then))
-        made.append(place)
-    assert sorted(cache_dir("bundles").iterdir()) == sorted(made[-KEPT_BUNDLES:])
-
-
-def test_numbers_that_are_none_become_null(project: Path) -> None:
-    place = write_bundle(
-        metrics={"rmse_us": math.nan, "mae_us": math.inf, "p99_abs_us": 2.0},
-        evaluation=[{"slice": "overall", "rmse_us": -math.inf, "row_count": 3}],
-    )
-    text = (place / "bundle.json").read_text()
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    facts = json.loads(text)
-    assert facts["metrics"] == {"rmse_us": None, "mae_us": None, "p99_abs_us": 2.0}
-    assert facts["evaluation"] == [{"slice": "overall", "rmse_us": None, "row_count": 3}]

@@ -123,8 +123,8 @@ def require_both_classes(is_defect: pl.Series, *, minimum_labels: int, where: st
     """
     if len(is_defect) < minimum_labels:
         raise TrainingError(
-            f"{where}: {len(is_defect)} labelled documents, training needs {minimum_labels}; label more "
-            f"(warpgauge review export), collect a second version of the headers (its changes label the "
+            f"{where}: {len(is_defect)} labelled documents, training needs {minimum_labels}; collect more "
+            f"(`jsonl:` reports with a `label` field), or a second version of the headers (its changes label the "
             f"first), or lower WARPGAUGE_DOCQUALITY_MINIMUM_LABELS"
         )
     defect_count = int(is_defect.sum())
@@ -132,8 +132,8 @@ def require_both_classes(is_defect: pl.Series, *, minimum_labels: int, where: st
         if count == 0:
             raise TrainingError(
                 f"{where}: all {len(is_defect)} labelled documents are of one class, none is labelled "
-                f"{name!r}; add labels of that class (warpgauge review export, or documents whose label "
-                f"column has both), a model of one class can only repeat it"
+                f"{name!r}; collect documents of that class (`jsonl:` reports with a `label` field), "
+                f"a model of one class can only repeat it"
             )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from warpgauge.documents.batch import DocumentBatch, document_row, documents_frame, labels_frame
 from warpgauge.documents.cleaning import clean_markdown, fenced_pieces, mend_text, split_code
 from warpgauge.documents.cuda_headers import iterate_entries
-from warpgauge.documents.redaction import RedactionRules, redact_fields
+from warpgauge.documents.redaction import RedactionRules, redact_fields, redact_identifier
 from warpgauge.errors import NoDataError, SourceFileError
 from warpgauge.source_file import describe_content, read_source_file
 
@@ -79,7 +79,7 @@ def read_page(
         parts = _section_parts(_rst_sections(text))
     else:
         parts = _section_parts(_markdown_sections(text))
-    name = Path(path).name
+    name, found_in_name = redact_identifier("file", Path(path).name, rules)
     rows: list[dict[str, object]] = []
     seen: dict[str, int] = {}
     redaction_count = 0
@@ -87,19 +87,22 @@ def read_page(
         (title, body, code), found = redact_fields(texts, rules)
         if not (title or body or code):
             continue
-        redaction_count += sum(found.values())
+        # The heading is the title too and was counted there.
+        shown_key = redact_identifier("heading", key, rules)[0]
+        row_count = sum(found.values()) + sum(found_in_name.values())
+        redaction_count += row_count
         # Two sections may have one heading ("Parameters"): the second is `#2`, in order of the file.
         seen[key] = seen.get(key, 0) + 1
         ordinal = f"#{seen[key]}" if seen[key] > 1 else ""
         rows.append(
             document_row(
                 source=source,
-                source_id=f"{name}:{key}{ordinal}",
+                source_id=f"{name}:{shown_key}{ordinal}",
                 family=family,
                 title=title or None,
                 body=body or None,
                 code=code or None,
-                redaction_count=sum(found.values()),
+                redaction_count=row_count,
             )
         )
     if not rows:

@@ -195,6 +195,24 @@ def redact(text: str, rules: RedactionRules) -> tuple[str, dict[str, int]]:
     return text, counts
 
 
+def redact_identifier(kind: str, name: str, rules: RedactionRules) -> tuple[str, dict[str, int]]:
+    """A name of something without its secrets, and still another one than that of anything else.
+
+    A customer's hash takes the customer's place. Of what becomes a placeholder in a text there is no hash, and two names
+    would become one; so the whole name becomes a keyed hash, the same wherever the name occurs.
+
+    Args:
+        kind: What is named, for the hash: `source_id`.
+        name: The name.
+        rules: What is secret.
+
+    Returns:
+        The name, and how many of what was replaced.
+    """
+    text, counts = redact(name, rules)
+    return (rules.hashed(kind, name) if counts.keys() - {"customer"} else text), counts
+
+
 def _placeholder(kind: str) -> Callable[[re.Match[str]], str]:
     """A replacement that is the same whatever was found."""
     return lambda _: PLACEHOLDERS[kind]

@@ -20,7 +20,7 @@ from typing import Any
 
 from warpgauge.documents.batch import DocumentBatch, document_row, documents_frame, labels_frame
 from warpgauge.documents.cleaning import clean_markdown, mend_text, split_code
-from warpgauge.documents.redaction import RedactionRules, redact_fields
+from warpgauge.documents.redaction import RedactionRules, redact_fields, redact_identifier
 from warpgauge.errors import NoDataError, SettingsError, SourceFileError
 from warpgauge.source_file import read_source_file
 from warpgauge.tables import KINDS, NATURES
@@ -262,7 +262,12 @@ class _ReportReader:
         body, fenced = split_code(clean_markdown(body)) if body else (body, "")
         code = "\n".join(part for part in (code, fenced) if part) or None
         title = " ".join(title.split()) if title else None
-        (title, body, code, url), redacted = redact_fields([title, body or None, code, url], self.rules)
+        source, found_in_source = redact_identifier("source", source, self.rules)
+        source_id, found_in_source_id = redact_identifier("source_id", source_id, self.rules)
+        (title, body, code, url, product_version), found = redact_fields(
+            [title, body or None, code, url, product_version], self.rules
+        )
+        redaction_count = sum(sum(each.values()) for each in (found_in_source, found_in_source_id, found))
         label = self._label(values)
         row = document_row(
             source=source,
@@ -275,7 +280,7 @@ class _ReportReader:
             url=url or None,
             created_at=self._time(values, "created_at"),
             updated_at=self._time(values, "updated_at"),
-            redaction_count=sum(redacted.values()),
+            redaction_count=redaction_count,
         )
         identity = (str(row["document_id"]), None if label is None else str(label["annotator"]))
         if identity in self._seen:
@@ -286,7 +291,7 @@ class _ReportReader:
         self._seen[identity] = number
         if str(row["document_id"]) not in self.documents:
             self.documents[str(row["document_id"])] = row
-            counts["redactions"] = sum(redacted.values())
+            counts["redactions"] = redaction_count
             counts["null_bodies"] = row["body"] is None and code is None
             self.counts += counts
         if label is not None:

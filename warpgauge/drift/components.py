@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from warpgauge.drift.measurement import Measurement
 from warpgauge.errors import ModelFileError, WindowError
+from warpgauge.registry.names import DOC_QUALITY
 
 VARIANCE_SIGNAL = "embedding_variance"
 SHIFT_SIGNAL = "embedding_shift"
@@ -328,7 +329,7 @@ def measure_variance(
     axis: int = 3,
     limit: float = 0.40,
     minimum: int = 50,
-    subject: str = "doc-quality",
+    subject: str = DOC_QUALITY,
     false_alarm_ratio: float = VARIANCE_FALSE_ALARM_RATIO,
 ) -> Measurement:
     """Growth of variance along one axis of the reference.
@@ -390,7 +391,7 @@ def measure_shift(
     encoder_id: str,
     *,
     minimum: int = 50,
-    subject: str = "doc-quality",
+    subject: str = DOC_QUALITY,
     false_alarm_ratio: float | None = None,
 ) -> Measurement:
     """Hotelling's T2 of the window's mean on the fixed axes, against its calibrated limit.

@@ -24,9 +24,7 @@ import polars as pl
 
 from warpgauge.drift.measurement import Measurement
 from warpgauge.errors import SchemaError, SettingsError
-
-LATENCY_MODEL = "launch-latency"
-DOCQUALITY_MODEL = "doc-quality"
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 
 Action = Literal["none", "wait", "retrain", "review", "alert"]
 Phase = Literal["quiet", "pending", "firing", "acting", "acknowledged", "human"]
@@ -56,11 +54,11 @@ class Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    "residuals": Rule(LATENCY_MODEL, "retrain", is_relative=True, priority=1),
-    "utilization_p95": Rule(LATENCY_MODEL, "retrain", priority=2),
-    "embedding_shift": Rule(DOCQUALITY_MODEL, "retrain", also_review=True, is_relative=True, priority=1),
-    "embedding_variance": Rule(DOCQUALITY_MODEL, "retrain", also_review=True, is_relative=True, priority=2),
-    "label_shift": Rule(DOCQUALITY_MODEL, "review"),
+    "residuals": Rule(LAUNCH_LATENCY, "retrain", is_relative=True, priority=1),
+    "utilization_p95": Rule(LAUNCH_LATENCY, "retrain", priority=2),
+    "embedding_shift": Rule(DOC_QUALITY, "retrain", also_review=True, is_relative=True, priority=1),
+    "embedding_variance": Rule(DOC_QUALITY, "retrain", also_review=True, is_relative=True, priority=2),
+    "label_shift": Rule(DOC_QUALITY, "review"),
     "data_quality": Rule(None, "alert"),
 }
 
@@ -678,7 +676,7 @@ def _regime(measurement: Measurement, round_: _Round) -> str:
     """Where the champion has already learned this load, the reason says so: it may have little to gain."""
     if measurement.signal != "utilization_p95" or measurement.limit is None:
         return ""
-    champion = round_.context.champions.get(LATENCY_MODEL)
+    champion = round_.context.champions.get(LAUNCH_LATENCY)
     trained = champion.trained_utilization_p95_percent if champion else None
     if champion is None or trained is None:
         return "; on data of the loaded regime"

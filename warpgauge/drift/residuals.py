@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from warpgauge.drift.measurement import Measurement
 from warpgauge.errors import ModelFileError, WindowError
+from warpgauge.registry.names import LAUNCH_LATENCY
 
 SIGNAL = "residuals"
 CAP_PERCENTILE = 95.0
@@ -184,7 +185,7 @@ def measure_residuals(
     minimum: int = 100,
     false_alarm_ratio: float = 0.001,
     seed: int = 0,
-    subject: str = "launch-latency",
+    subject: str = LAUNCH_LATENCY,
 ) -> Measurement:
     """Root mean square of recent log residuals, against what the champion's own held-out ones would show.
 

@@ -65,6 +65,14 @@ class LatencyModel:
         """Features in use, in the booster's order."""
         return self.booster.table.names
 
+    def assume_ordinary(self, launches: pl.DataFrame) -> pl.DataFrame:
+        """The launches with what a caller leaves open taken as an ordinary, unprofiled launch of the kind that
+        the model learned from: null `is_profiled` is no, null `is_simulated` is the model's own.
+        """
+        return launches.with_columns(
+            pl.col("is_profiled").fill_null(False), pl.col("is_simulated").fill_null(self.is_simulated)
+        )
+
     def predict(self, launches: pl.DataFrame) -> pl.DataFrame:
         """Latency of each launch.
 

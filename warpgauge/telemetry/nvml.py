@@ -114,7 +114,7 @@ def sample_gpus(
         pl.lit("nvml").alias("source_kind"),
         pl.lit(source_name).alias("source_name"),
     )
-    counts = {"samples": len(rows), "gpus without a reading": len(failures)}
+    counts = {"samples": len(rows), "gpus without a reading": len(failures), "lost gpus": len(lost)}
     return SampleBatch(GPU_SAMPLES.conform(frame), tuple(problems), counts, rejected, lost)
 
 

@@ -1,0 +1,29 @@
+"""Samples of the GPUs as the monitor and the training read them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from warpgauge.settings import Settings
+
+if TYPE_CHECKING:
+    from tasks.storage import Store
+    from warpgauge.drift.measurement import Measurement
+
+
+def measure_window(store: Store, settings: Settings, now: datetime) -> list[Measurement]:
+    """Utilization of each GPU in the monitor's window before `now`; empty where there is no sample."""
+    from warpgauge.drift.utilization import measure_utilization
+
+    start = now - timedelta(hours=settings.monitor_window_hours)
+    return measure_utilization(
+        store.read_valid("gpu_samples", where=pl.col("sampled_at") >= start).collect(),
+        now=now,
+        window_hours=settings.monitor_window_hours,
+        limit_percent=settings.monitor_utilization_limit_percent,
+        minimum_samples=settings.monitor_minimum_samples,
+        minimum_coverage_ratio=settings.monitor_minimum_coverage_ratio,
+    )
