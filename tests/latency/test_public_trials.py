@@ -48,7 +48,6 @@ def test_every_fourth_block_meets_the_targets(bench_data):
     check_targets(train_latency(some, threads=1))
 
 
-@pytest.mark.slow
 def test_all_40000_trials_meet_the_targets(bench_data):
     trials = read_trials(bench_data)
     assert trials.height == 40_000
