@@ -13,7 +13,10 @@ import json
 import logging
 import math
 import os
+import pathlib
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +25,8 @@ from warpgauge.errors import ServiceUnavailableError, SettingsError, WarpgaugeEr
 Result = dict[str, Any]
 OUTPUT_FAILED_EXIT_CODE = ServiceUnavailableError.exit_code
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
+# What a shell answers for a command that SIGINT ended.
+INTERRUPTED_EXIT_CODE = 130
 # How Prefect 3 begins its RuntimeErrors about a server that is away, too old or slow to start.
 PREFECT_AWAY = ("Failed to reach API", "Found incompatible versions", "Timed out while attempting to connect")
 
@@ -39,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     _quiet_libraries()
     _show_progress()
     try:
-        with _output_kept_for_the_result():
+        with _stopping_at_once(), _output_kept_for_the_result():
             from warpgauge.settings import load_settings
 
             # A mistyped variable stops every command, also one that would not have read it.
@@ -52,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(
             "warpgauge: stopped; what was committed is whole, run the command again to go on", file=sys.stderr
         )
-        return 130
+        return INTERRUPTED_EXIT_CODE
     from tasks.presentation import as_json, exit_code, render
 
     code = exit_code(result)
@@ -319,6 +324,33 @@ def _quiet_libraries() -> None:
         "TOKENIZERS_PARALLELISM": "false",
     }.items():
         os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process at once while the command works; elsewhere signals stay as they were."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(_signal: int, _frame: object) -> None:
+    """End at once on Ctrl-C.
+
+    Commits are whole and a dead holder's lease is free, so nothing needs to be put in order. Unwinding
+    would: the flow library reports each step to a server that got the same Ctrl-C and is gone, for minutes.
+    """
+    print("warpgauge: stopped; what was committed is whole, run the command again to go on", file=sys.stderr)
+    for children in pathlib.Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGTERM)
+    os._exit(INTERRUPTED_EXIT_CODE)
 
 
 def _show_progress() -> None:

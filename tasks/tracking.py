@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -98,7 +99,9 @@ def ui_command() -> str:
     uri = shown_uri()
     if uri.startswith("http"):
         return f"open {uri}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(uri)} --workers 1"
+    # The environment of this process need not be the reader's, so the program is named in full.
+    program = Path(sys.executable).parent / "mlflow"
+    return f"{shlex.quote(str(program))} ui --backend-store-uri {shlex.quote(uri)} --workers 1"
 
 
 def old_file_store() -> str | None:
@@ -277,3 +280,5 @@ def log_monitor_metrics(values: dict[str, float]) -> None:
     metrics = [Metric(name, value, int(now * 1000), int(now)) for name, value in values.items()]
     for start in range(0, len(metrics), PAGE_ROWS):
         client.log_batch(run.info.run_id, metrics=metrics[start : start + PAGE_ROWS])
+    # Metrics may be added to an ended run; a running one would look like a process that died.
+    client.set_terminated(run.info.run_id)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("warpgauge")
 # Tables whose rows decide what a model learns, and the settings that do.
 LEARNS_FROM = {LAUNCH_LATENCY: ("launches",), DOC_QUALITY: ("documents", "labels")}
+RETRAIN_COMMANDS = {
+    LAUNCH_LATENCY: "warpgauge train latency --force",
+    DOC_QUALITY: "warpgauge train docquality --force",
+}
 SETTING_PREFIX = {LAUNCH_LATENCY: "latency_", DOC_QUALITY: "docquality_"}
 # Label to fall back to where no launch has the one that the setting names.
 TRACE_TARGET = "launch_api_us"
@@ -82,7 +86,8 @@ def plan_training(model_name: str, force: bool = False, allow_simulated: bool = 
         )
         plan["version"] = known
         plan["why"] = (
-            f"version {known} was trained on the same data ({named}) and settings; --force trains again"
+            f"version {known} was trained on the same data ({named}) and settings; "
+            f"`{RETRAIN_COMMANDS[model_name]}` trains again"
         )
     return plan
 

@@ -101,7 +101,7 @@ def test_an_unknown_name_in_the_environment_is_refused_with_its_nearest_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WARPGAUGE_DATA_DIRECTORY", "elsewhere")
-    with pytest.raises(SettingsError, match=r"WARPGAUGE_DATA_DIRECTORY .*did you mean WARPGAUGE_DATA_DIR "):
+    with pytest.raises(SettingsError, match=r"WARPGAUGE_DATA_DIRECTORY .*did you mean WARPGAUGE_DATA_DIR\b"):
         load_settings()
 
 

@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from warpgauge.errors import SettingsError
+from warpgauge.tables import LAUNCH_LABELS
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -112,7 +113,9 @@ class ValidationSettings(_Section):
 class LatencySettings(_Section):
     """Training of the launch-latency model."""
 
-    latency_target: str = Field("first_launch_api_us", description="Label column to predict")
+    latency_target: str = Field(
+        "first_launch_api_us", pattern=f"^({'|'.join(LAUNCH_LABELS)})$", description="Label column to predict"
+    )
     latency_max_bin: int = Field(
         255,
         ge=2,
@@ -264,7 +267,15 @@ def load_settings(**overrides: Any) -> Settings:
         name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known
     )
     if unknown:
-        near = {name: difflib.get_close_matches(name.upper(), known, n=2) for name in unknown}
+        # Compared without the prefix, which would make any two names look alike.
+        bare = [name.removeprefix(PREFIX) for name in known]
+        near = {
+            name: [
+                PREFIX + match
+                for match in difflib.get_close_matches(name.upper().removeprefix(PREFIX), bare, n=2)
+            ]
+            for name in unknown
+        }
         said = [
             f"{name} (did you mean {' or '.join(close)}?)" if (close := near[name]) else name
             for name in unknown

@@ -78,7 +78,8 @@ def test_command_for_the_ui_opens_the_store_that_was_written(world: Path) -> Non
     from mlflow import MlflowClient
 
     command = shlex.split(tracking.ui_command())
-    assert command[:2] == ["mlflow", "ui"]
+    assert (Path(command[0]).name, command[1]) == ("mlflow", "ui")
+    assert Path(command[0]).exists()
     uri = command[command.index("--backend-store-uri") + 1]
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     assert {model.name for model in client.search_registered_models()} == set(MODEL_NAMES)

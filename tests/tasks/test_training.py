@@ -66,14 +66,15 @@ def quarantine(rows: pl.DataFrame) -> None:
 
 
 def test_same_data_and_settings_are_skipped_with_the_reason(world: Path) -> None:
-    for name, tables in (
-        (LAUNCH_LATENCY, "launches version 1"),
-        (DOC_QUALITY, "documents version 1, labels version 1"),
+    for name, tables, model in (
+        (LAUNCH_LATENCY, "launches version 1", "latency"),
+        (DOC_QUALITY, "documents version 1, labels version 1", "docquality"),
     ):
         plan = plan_training(name)
         assert (plan["skip"], plan["version"]) == (True, "1")
         assert plan["why"] == (
-            f"version 1 was trained on the same data ({tables}) and settings; --force trains again"
+            f"version 1 was trained on the same data ({tables}) and settings; "
+            f"`warpgauge train {model} --force` trains again"
         )
 
 
@@ -164,7 +165,7 @@ def test_target_that_is_no_label_is_a_wrong_setting(
 ) -> None:
     Store().append("launches", make.launches())
     monkeypatch.setenv("WARPGAUGE_LATENCY_TARGET", "latency_of_my_dreams")
-    with pytest.raises(SettingsError, match=r"latency_of_my_dreams.*first_launch_api_us"):
+    with pytest.raises(SettingsError, match=r"first_launch_api_us.*latency_of_my_dreams"):
         train()
 
 
