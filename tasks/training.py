@@ -19,7 +19,7 @@ from tasks.telemetry import measure_window
 from warpgauge.errors import NoDataError, WindowError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.settings import Settings, load_settings
-from warpgauge.tables import LAUNCH_LABELS, LAUNCHES
+from warpgauge.tables import LAUNCHES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,7 +112,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
     launches = Store().read_valid("launches", plan["data_versions"]["launches"]).collect()
     rows, notes = _teaching_launches(launches)
     target = settings.latency_target
-    is_absent = target in LAUNCH_LABELS and rows[target].drop_nulls().is_empty()
+    is_absent = rows[target].drop_nulls().is_empty()
     if is_absent and not rows[TRACE_TARGET].drop_nulls().is_empty():
         notes.append(f"no launch has {target}, so the model predicts {TRACE_TARGET}, what traces record")
         target = TRACE_TARGET
