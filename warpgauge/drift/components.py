@@ -13,8 +13,6 @@ and in a window: copies would make both look more certain than they are.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpgauge.drift.measurement import Measurement
+from warpgauge.drift.reference_files import checked_files, reference_files
 from warpgauge.errors import ModelFileError, WindowError
 from warpgauge.registry.names import DOC_QUALITY
 
@@ -150,12 +149,8 @@ class Reference:
             "false_alarm_ratio": self.false_alarm_ratio,
             "seed": self.seed,
             "versions": dict(self.versions),
-            "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
         }
-        return {
-            TENSORS_FILE: tensors,
-            FACTS_FILE: json.dumps(facts, indent=2, sort_keys=True).encode(),
-        }
+        return reference_files(TENSORS_FILE, tensors, FACTS_FILE, facts)
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Reference:
@@ -164,19 +159,9 @@ class Reference:
         Raises:
             ModelFileError: If a file is missing, truncated, altered or of another format.
         """
-        for name in (TENSORS_FILE, FACTS_FILE):
-            if name not in files:
-                raise ModelFileError(
-                    f"{name} is missing; the reference needs {TENSORS_FILE} and {FACTS_FILE}"
-                )
-        facts = _read_facts(files[FACTS_FILE])
-        found = hashlib.sha256(files[TENSORS_FILE]).hexdigest()
-        if found != facts["tensors_sha256"]:
-            raise ModelFileError(
-                f"{TENSORS_FILE}: SHA-256 is {found}, {FACTS_FILE} states {facts['tensors_sha256']}; "
-                "it was cut or altered, fetch the model's files again"
-            )
-        arrays = _read_arrays(files[TENSORS_FILE], facts)
+        tensors, facts = checked_files(files, TENSORS_FILE, FACTS_FILE, FORMAT)
+        _check_facts(facts)
+        arrays = _read_arrays(tensors, facts)
         return cls(
             encoder_id=facts["encoder_id"],
             row_count=facts["row_count"],
@@ -663,14 +648,7 @@ def _gamma_quantile(probability: float, mean: float, variance: float) -> float:
     return mean * max(0.0, 1 - 1 / (9 * shape) + z / (3 * math.sqrt(shape))) ** 3
 
 
-def _read_facts(content: bytes) -> dict[str, Any]:
-    try:
-        facts = json.loads(content)
-    except ValueError as error:
-        raise ModelFileError(f"{FACTS_FILE}: not JSON, so cut or altered: {error}") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        found = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
-        raise ModelFileError(f"{FACTS_FILE}: format is {found!r}, this version reads {FORMAT!r}")
+def _check_facts(facts: Mapping[str, Any]) -> None:
     types: dict[str, tuple[type, ...]] = {
         "encoder_id": (str,),
         "row_count": (int,),
@@ -679,7 +657,6 @@ def _read_facts(content: bytes) -> dict[str, Any]:
         "false_alarm_ratio": (float, int),
         "seed": (int,),
         "versions": (dict,),
-        "tensors_sha256": (str,),
     }
     for name, kinds in types.items():
         if not isinstance(facts.get(name), kinds) or isinstance(facts.get(name), bool):
@@ -689,7 +666,6 @@ def _read_facts(content: bytes) -> dict[str, Any]:
             f"{FACTS_FILE}: false_alarm_ratio {facts['false_alarm_ratio']} or row_count {facts['row_count']} "
             "is outside its range"
         )
-    return facts
 
 
 def _read_arrays(content: bytes, facts: Mapping[str, Any]) -> dict[str, Floats]:

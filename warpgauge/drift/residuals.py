@@ -12,8 +12,6 @@ Trials of one graph are alike. Where rows name their graph, whole graphs are dra
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpgauge.drift.measurement import Measurement
+from warpgauge.drift.reference_files import checked_files, reference_files
 from warpgauge.errors import ModelFileError, WindowError
 from warpgauge.registry.names import LAUNCH_LATENCY
 
@@ -92,9 +91,8 @@ class ResidualReference:
             "format": FORMAT,
             "cap": self.cap,
             "total_row_count": self.total_row_count,
-            "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
         }
-        return {TENSORS_FILE: tensors, FACTS_FILE: json.dumps(facts, indent=2, sort_keys=True).encode()}
+        return reference_files(TENSORS_FILE, tensors, FACTS_FILE, facts)
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> ResidualReference:
@@ -103,24 +101,8 @@ class ResidualReference:
         Raises:
             ModelFileError: If a file is missing, truncated, altered or of another format.
         """
-        for name in (TENSORS_FILE, FACTS_FILE):
-            if name not in files:
-                raise ModelFileError(
-                    f"{name} is missing; the reference needs {TENSORS_FILE} and {FACTS_FILE}"
-                )
-        try:
-            facts = json.loads(files[FACTS_FILE])
-        except ValueError as error:
-            raise ModelFileError(f"{FACTS_FILE}: not JSON, so cut or altered: {error}") from error
-        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-            raise ModelFileError(f"{FACTS_FILE}: not of the format {FORMAT!r} that this version reads")
-        found = hashlib.sha256(files[TENSORS_FILE]).hexdigest()
-        if found != facts.get("tensors_sha256"):
-            raise ModelFileError(
-                f"{TENSORS_FILE}: SHA-256 is {found}, {FACTS_FILE} states {facts.get('tensors_sha256')}; "
-                "it was cut or altered, fetch the model's files again"
-            )
-        return _from_arrays(files[TENSORS_FILE], facts)
+        tensors, facts = checked_files(files, TENSORS_FILE, FACTS_FILE, FORMAT)
+        return _from_arrays(tensors, facts)
 
 
 def fit_residual_reference(
