@@ -12,7 +12,7 @@ MAP ?=
 GPU :=
 RUN_OPTIONS := $(if $(LAUNCHES),--launches $(LAUNCHES)) $(if $(DOCUMENTS),--documents $(DOCUMENTS)) $(if $(MAP),--map $(MAP)) $(if $(GPU),--gpu "$(GPU)")
 
-.PHONY: help setup run test test-slow lint suites ui clean
+.PHONY: help setup run test test-slow test-opencl lint suites ui clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -33,10 +33,24 @@ run: setup ## the main job once: collect, validate, train, register, gate, monit
 	$(BIN)/warpgauge run $(RUN_OPTIONS)
 
 test: setup lint ## lint, types, import rules and all tests but the slow ones
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not opencl and not gpu"
 
 test-slow: setup ## the tests that take longer or download more
 	$(BIN)/python -m pytest -m slow
+
+HAS_OPENCL := $(BIN)/python -c 'import sys; from warpgauge.accelerate import find_opencl_devices as find; sys.exit(not find().devices)'
+
+test-opencl: setup ## train on an OpenCL device; where there is none, install PoCL (needs root or sudo)
+	@$(HAS_OPENCL) || { \
+	  as_root=; test "$$(id -u)" = 0 || as_root=sudo; \
+	  command -v apt-get >/dev/null && { test -z "$$as_root" || command -v sudo >/dev/null; } \
+	    || { echo "no OpenCL device here, and installing one needs apt-get as root or sudo; install pocl-opencl-icd (or the GPU vendor's OpenCL driver) and run this again"; exit 2; }; \
+	  echo "no OpenCL device here: installing PoCL, which computes on the CPU"; \
+	  $$as_root apt-get update && $$as_root apt-get install --yes --no-install-recommends pocl-opencl-icd \
+	    || { echo "pocl-opencl-icd could not be installed (see above), so nothing was tested"; exit 2; }; }
+	@$(HAS_OPENCL) || { echo "OpenCL still shows no device, so nothing was tested; see: warpgauge doctor"; exit 2; }
+	@echo "the first training compiles kernels, which takes about a minute"
+	$(BIN)/python -m pytest -m opencl -s tests/latency/test_opencl.py
 
 lint: setup ## ruff, mypy and the import rules
 	$(BIN)/ruff check .

@@ -147,7 +147,14 @@ def build_parser() -> argparse.ArgumentParser:
     _add_pipeline(commands)
     _add_models(commands)
     _command(commands, "deploy", "Create the Prefect deployments, schedules and automations", _deploy)
-    _command(commands, "doctor", "Show what this machine has, and what each lack changes", _doctor)
+    doctor = _command(commands, "doctor", "Show what this machine has, and what each lack changes", _doctor)
+    doctor.add_argument(
+        "--gpu-constraints",
+        nargs="?",
+        const=True,
+        metavar="NAME",
+        help="show instead the limits of a GPU (bandwidth, L2, PCIe, bank conflicts), by default this machine's",
+    )
     return parser
 
 
@@ -180,6 +187,11 @@ def _add_pipeline(commands: Any) -> None:
     launches.add_argument(
         "--keep-whole", action="store_true", help="keep the intact records of a damaged file"
     )
+    table = _command(
+        kinds, "table", "Collect the rows of a latency table that a spec describes", _collect_table
+    )
+    table.add_argument("spec", metavar="SPEC.toml", help="the spec; docs/tables.md says how to write one")
+    _folder_option(table)
     documents = _command(kinds, "documents", "Collect documents and their labels", _collect_documents)
     documents.add_argument(
         "sources", nargs="+", metavar="SOURCE", help="cuda-headers:VERSION,... jsonl:PATH markdown:PATH"
@@ -213,7 +225,17 @@ def _add_pipeline(commands: Any) -> None:
     train = commands.add_parser("train", help="Train, register and judge one model")
     models = train.add_subparsers(dest="kind", required=True, metavar="MODEL")
     latency = _command(
-        models, "latency", "Train the launch-latency model on the launches table", _train_latency
+        models,
+        "latency",
+        "Train the latency model of the launches, or of any table by its spec",
+        _train_latency,
+    )
+    _table_options(latency)
+    latency.add_argument(
+        "--trials",
+        type=_count,
+        metavar="N",
+        help="search N settings of the trees first; 0 takes the defaults (default: the setting latency_trials)",
     )
     latency.add_argument(
         "--force", action="store_true", help="train although these data were trained on already"
@@ -247,6 +269,12 @@ def _add_models(commands: Any) -> None:
     )
     given.add_argument(
         "--rows", metavar="FILE", help="CSV, Parquet or JSON lines with columns of the launches table"
+    )
+    launch.add_argument(
+        "--model", metavar="MODEL", help="model of a latency table, for --rows; default is launch-latency"
+    )
+    launch.add_argument(
+        "--explain", action="store_true", help="say what the baseline and each feature contributed"
     )
     launch.add_argument(
         "--gpu", metavar="NAME", help="GPU that will launch the graph, as nvidia-smi names it"
@@ -287,6 +315,19 @@ def _command(
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
     return parser
+
+
+def _table_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table", metavar="SPEC.toml", help="spec of the latency table to learn from; docs/tables.md"
+    )
+    _folder_option(parser)
+
+
+def _folder_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--folder", metavar="DIR", help="where the files of the spec lie; default is the spec's own folder"
+    )
 
 
 def _source_options(parser: argparse.ArgumentParser) -> None:
@@ -383,6 +424,12 @@ def _collect_launches(options: argparse.Namespace) -> Result:
     return collect_launches(options.sources, options.keep_whole, options.gpu)
 
 
+def _collect_table(options: argparse.Namespace) -> Result:
+    from flows.collect_table import collect_table
+
+    return collect_table(options.spec, options.folder)
+
+
 def _collect_documents(options: argparse.Namespace) -> Result:
     from flows.collect_documents import collect_documents
 
@@ -404,7 +451,15 @@ def _validate(options: argparse.Namespace) -> Result:
 def _train_latency(options: argparse.Namespace) -> Result:
     from flows.train_latency import train_latency
 
-    return train_latency(allow_simulated=options.allow_simulated, force=options.force)
+    if options.folder and not options.table:
+        raise SettingsError("--folder says where the files of a spec lie; name the spec by --table")
+    return train_latency(
+        allow_simulated=options.allow_simulated,
+        force=options.force,
+        table=options.table,
+        folder=options.folder,
+        trials=options.trials,
+    )
 
 
 def _train_docquality(options: argparse.Namespace) -> Result:
@@ -417,8 +472,10 @@ def _predict_latency(options: argparse.Namespace) -> Result:
     from tasks.prediction import predict_graph, predict_rows
 
     if options.rows is not None:
-        return predict_rows(options.rows, options.gpu, options.cuda)
-    return predict_graph(options.graph, options.gpu, options.cuda)
+        return predict_rows(options.rows, options.gpu, options.cuda, options.explain, options.model)
+    if options.model is not None:
+        raise SettingsError("--model names the model of a table, whose rows --rows gives; a graph is none")
+    return predict_graph(options.graph, options.gpu, options.cuda, options.explain)
 
 
 def _score_documents(options: argparse.Namespace) -> Result:
@@ -459,6 +516,12 @@ def _minutes(text: str) -> float:
     return minutes
 
 
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no count; 0 or more is needed")
+    return int(text)
+
+
 def _models_list(options: argparse.Namespace) -> Result:  # noqa: ARG001 - every command takes its options
     from tasks.registration import list_versions
 
@@ -489,10 +552,13 @@ def _deploy(options: argparse.Namespace) -> Result:  # noqa: ARG001
     return deploy()
 
 
-def _doctor(options: argparse.Namespace) -> Result:  # noqa: ARG001
-    from tasks.inspection import inspect_machine
+def _doctor(options: argparse.Namespace) -> Result:
+    from tasks.inspection import inspect_constraints, inspect_machine
 
-    return inspect_machine()
+    if options.gpu_constraints is None:
+        return inspect_machine()
+    # Without a name it is True, and an empty name is a wrong name.
+    return inspect_constraints(None if options.gpu_constraints is True else options.gpu_constraints)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Collect launches, documents and telemetry, then validate what the tables hold."""
+"""Collect launches, documents, telemetry and the tables of registered specs, then validate what the tables hold."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ from flows.collect_telemetry import collect as collect_telemetry
 from tasks import collection, validation
 
 choose_launch_sources = task(name="choose launch sources")(collection.choose_launch_sources)
+collect_known_tables = task(name="collect known tables")(collection.collect_known_tables)
 validate_tables = task(name="validate tables")(validation.validate_tables)
 
 
@@ -42,4 +43,10 @@ def collect_sources(
         ),
         "gpu_samples": collect_telemetry(telemetry or ["nvml"], keep_whole),
     }
-    return {"launch_source": chosen["why"], "collected": collected, "validated": validate_tables()}
+    known_tables = collect_known_tables()
+    return {
+        "launch_source": chosen["why"],
+        "collected": collected,
+        "known_tables": known_tables,
+        "validated": validate_tables(),
+    }

@@ -7,16 +7,11 @@ from prefect import flow, task
 from flows.train_docquality import train_docquality
 from flows.train_latency import train_latency
 from tasks import monitoring
-from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
+from warpgauge.registry.names import DOC_QUALITY
 
 measure = task(name="measure drift")(monitoring.measure)
 decide = task(name="decide")(monitoring.decide)
 announce = task(name="announce decisions")(monitoring.announce)
-
-RETRAIN: dict[str, Any] = {
-    LAUNCH_LATENCY: train_latency,
-    DOC_QUALITY: train_docquality,
-}
 
 
 @flow(name="monitor")
@@ -30,7 +25,10 @@ def monitor_drift() -> dict[str, Any]:
     to_run_here = announce(decided)
     retrained = []
     for order in to_run_here:
-        retrain = RETRAIN[order["model_name"]]
-        state = retrain(reason=order["reason"], attempt_id=order["attempt_id"], return_state=True)
+        why = {"reason": order["reason"], "attempt_id": order["attempt_id"]}
+        if order["model_name"] == DOC_QUALITY:
+            state = train_docquality(**why, return_state=True)
+        else:
+            state = train_latency(**why, **order["spec"], return_state=True)
         retrained.append(monitoring.record_outcome(order, state))
     return monitoring.summarize(decided, retrained)

@@ -1,12 +1,12 @@
-"""Launches table -> registered launch-latency version -> verdict of the gate."""
+"""Launches table, or the table of a spec -> registered latency version -> verdict of the gate."""
 
 from typing import Any
 
 from prefect import flow, task
 
-from tasks import attempts, leases, registration, summary, training, validation
-from warpgauge.registry.names import LAUNCH_LATENCY
+from tasks import attempts, collection, leases, registration, summary, training, validation
 
+collect = task(name="collect table")(collection.collect_table)
 validate = task(name="validate tables")(validation.validate_tables)
 plan = task(name="plan latency training")(training.plan_training)
 train = task(name="train latency")(training.train_latency)
@@ -21,19 +21,27 @@ def train_latency(
     force: bool = False,
     reason: str = "asked for by hand",
     attempt_id: str | None = None,
+    table: str | None = None,
+    folder: str | None = None,
+    trials: int | None = None,
 ) -> dict[str, Any]:
-    """Train, register and judge one launch-latency version, unless these data were already trained on.
+    """Train, register and judge one latency version, unless these data were already trained on.
 
     Args:
         allow_simulated: A version trained on simulated launches may become champion.
         force: Train even if a version of these data and settings exists.
         reason: Why, for the version's record.
         attempt_id: Of the monitor's decision that asked for it.
+        table: Spec file of the latency table to learn from; empty for the launches table.
+        folder: Where the files of the spec lie; empty for the spec's own folder.
+        trials: Settings of the trees to search first; None is the setting `latency_trials`.
     """
-    name = LAUNCH_LATENCY
+    name = training.model_named(table, folder)
     with leases.hold(attempts.training_job(name)), attempts.attempt(name, attempt_id) as attempt:
-        validate(training.LEARNS_FROM[name])
-        planned = plan(name, force, allow_simulated)
+        if table:
+            collect(table, folder)
+        validate(training.learns_from(name, table, folder))
+        planned = plan(name, force, allow_simulated, table, folder, trials)
         if planned["skip"]:
             attempt.end("refused", planned["why"])
             return add_figures(name, planned)

@@ -30,7 +30,7 @@ from urllib.parse import unquote, urlsplit
 import polars as pl
 
 from tasks.presentation import printable
-from tasks.storage import Appended, Store, cache_dir, remove_stale
+from tasks.storage import Appended, Store, TableName, cache_dir, remove_stale, table_named
 from warpgauge.errors import (
     NoDataError,
     ServiceUnavailableError,
@@ -286,6 +286,63 @@ def collect_telemetry(sources: list[str], keep_whole: bool = False) -> dict[str,
     return result
 
 
+def collect_table(spec_path: str, folder: str | None = None) -> dict[str, Any]:
+    """Collect the rows of a latency table that a spec file describes; rows that are there already add nothing.
+
+    Args:
+        spec_path: The spec.
+        folder: Where the files that it names lie; None is the spec's own folder.
+
+    Raises:
+        SourceFileError, SettingsError: If the spec is wrong or no file matches it.
+        NoDataError: If no file could be collected.
+    """
+    from tasks.validation import read_rows
+    from warpgauge.latency.table_spec import read_table_spec
+    from warpgauge.source_file import read_source_file
+
+    spec = read_table_spec(spec_path, folder or None)
+    table = spec.scheme.table
+    store = Store()
+    limit = load_settings().fetch_size_limit_bytes
+
+    def read(path: Path) -> pl.DataFrame:
+        return read_rows(path, limit).rename(dict(spec.renamed), strict=False)
+
+    def columns(path: Path) -> list[str]:
+        try:
+            return read(path).columns
+        except WarpgaugeError:
+            return []  # collecting it names what is wrong
+
+    spec.require_columns({name for path in spec.files() for name in columns(path)})
+
+    def collect(source: str, report: SourceReport) -> None:
+        path = Path(source)
+        found = read(path)
+        rows, notes = spec.rows(found, source=read_source_file(path, size_limit_bytes=limit))
+        report.notes += notes
+        appended = store.append(table, rows.with_columns(_now("collected_at")))
+        report.offered, report.added = appended.offered, appended.added
+
+    return _collect_each(store, table, [str(path) for path in spec.files()], collect)
+
+
+def collect_known_tables() -> list[dict[str, Any]]:
+    """Collect the tables of every latency model that a spec file describes; one whose spec is gone is refused."""
+    from tasks.registration import table_models
+
+    found = []
+    for name, spec in table_models().items():
+        try:
+            found.append(collect_table(spec["table"], spec.get("folder")))
+        except ServiceUnavailableError:
+            raise
+        except WarpgaugeError as error:
+            found.append({"table": name, "added": 0, "refused": [f"{name}: {error}"], "salvaged": []})
+    return found
+
+
 def _gpus_seen(store: Store, host: str) -> tuple[set[str], set[str]]:
     """GPUs that NVML read on this host the last time, and those it read before and no longer did then.
 
@@ -349,7 +406,7 @@ def _pip_download(package: str, version: str, folder: Path) -> None:
 
 
 def _collect_each(
-    store: Store, table: str, sources: list[str], collect: Callable[[str, SourceReport], None]
+    store: Store, table: TableName, sources: list[str], collect: Callable[[str, SourceReport], None]
 ) -> dict[str, Any]:
     """Run one collector over its sources; a source that fails is reported and the next one is tried.
 
@@ -358,6 +415,7 @@ def _collect_each(
         ServiceUnavailableError: If this machine or the store fails: that is no source's fault, and the
             next one would fare no better. What was committed before stays.
     """
+    name = table_named(table).name
     reports = []
     for source in sources:
         report = SourceReport(source)
@@ -376,13 +434,13 @@ def _collect_each(
         said = (
             f"refused: {report.refused}" if report.refused else f"{report.offered} rows, {report.added} new"
         )
-        LOGGER.info("collect %s: %s: %s", table, printable(source), printable(said))
+        LOGGER.info("collect %s: %s: %s", name, printable(source), printable(said))
     refused = [_named(report.source, report.refused) for report in reports if report.refused]
     if len(refused) == len(reports):
         reasons = "; ".join(refused) or "no source was named"
-        raise NoDataError(f"nothing could be collected into {table}: {reasons}")
+        raise NoDataError(f"nothing could be collected into {name}: {reasons}")
     return {
-        "table": table,
+        "table": name,
         "offered": sum(report.offered for report in reports),
         "added": sum(report.added for report in reports),
         "version": store.version(table),

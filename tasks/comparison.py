@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 
 from tasks.bundles import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS, bundle_facts
 from warpgauge.errors import ModelFileError, SchemaError, TrainingError
+from warpgauge.latency.scheme import RowScheme
 from warpgauge.registry.gate import Candidate, GatePolicy, Verdict, judge
-from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
+from warpgauge.registry.names import DOC_QUALITY
 from warpgauge.settings import load_settings
 
 BYTES_PER_MB = 1_000_000
@@ -54,10 +56,10 @@ def judge_bundle(folder: Path, version: str, champion: Yardstick | None, allow_s
     facts = bundle_facts(folder)
     name = facts["model_name"]
     files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
-    candidate = CANDIDATES[name](folder, files, version, bool(facts["is_simulated"]))
+    candidate = _candidate(folder, files, version, bool(facts["is_simulated"]))
     other, trouble = None, None
     if champion is not None:
-        other, trouble = _champion_candidate(folder, name, champion)
+        other, trouble = _champion_candidate(folder, champion)
     if champion is not None and other is None:
         # A champion that cannot answer today's rows is no yardstick: the gate asks for a reviewer.
         other = Candidate(name, champion.version, candidate.metric_name, None, 0, None)
@@ -74,12 +76,12 @@ def judge_bundle(folder: Path, version: str, champion: Yardstick | None, allow_s
     return replace(verdict, reasons=reasons, figures=verdict.figures | rows)
 
 
-def _champion_candidate(folder: Path, name: str, champion: Yardstick) -> tuple[Candidate | None, str | None]:
+def _champion_candidate(folder: Path, champion: Yardstick) -> tuple[Candidate | None, str | None]:
     """The champion on the bundle's rows, or why it has no answer to them."""
     trouble = champion.trouble
     if trouble is None:
         try:
-            made = CANDIDATES[name](folder, champion.files, champion.version, champion.is_simulated)
+            made = _candidate(folder, champion.files, champion.version, champion.is_simulated)
         except (ModelFileError, SchemaError, TrainingError) as error:
             trouble = str(error)
         else:
@@ -90,8 +92,8 @@ def _champion_candidate(folder: Path, name: str, champion: Yardstick) -> tuple[C
 def _latency_candidate(
     folder: Path, files: Mapping[str, bytes], version: str, is_simulated: bool
 ) -> Candidate:
-    """Squared errors in microseconds on the gate's launches."""
-    from warpgauge.latency.evaluation import score_rows
+    """Errors on the gate's rows: squared, in microseconds, for launches; relative for other tables."""
+    from warpgauge.latency.evaluation import GROUP_ID, ROW_ID, losses, metric_value, score_rows
     from warpgauge.latency.model import LatencyModel
     from warpgauge.latency.sealed_files import DOCUMENT_FILE, TEXT_FILE
 
@@ -100,28 +102,33 @@ def _latency_candidate(
     if model.target != target:
         raise SchemaError(f"version {version} predicts {model.target}, the rows are judged by {target}")
     gate = folder / "gate"
-    launches = pl.read_parquet(gate / GATE_ROWS)
-    if launches.is_empty():
-        return Candidate(LAUNCH_LATENCY, version, "rmse_us", None, 0, None, is_simulated=is_simulated)
-    scored = score_rows(model, launches)
+    name, metric_name = bundle_facts(folder)["model_name"], model.scheme.gate_metric
+    gate_rows = pl.read_parquet(gate / GATE_ROWS)
+    if gate_rows.is_empty():
+        return Candidate(name, version, metric_name, None, 0, None, is_simulated=is_simulated)
+    scored = score_rows(model, gate_rows)
     baseline = pl.read_parquet(gate / GATE_BASELINE).rename({"actual_us": "label_us"})
-    rows = scored.join(baseline, on="launch_id", how="inner", maintain_order="left")
-    error = rows["actual_us"].to_numpy() - rows["predicted_us"].to_numpy()
-    line = rows["actual_us"].to_numpy() - rows["baseline_us"].to_numpy()
+    rows = scored.join(baseline, on=ROW_ID, how="inner", maintain_order="left")
+    actual = rows["actual_us"].to_numpy()
+    own = losses(metric_name, actual, rows["predicted_us"].to_numpy())
+    line = losses(metric_name, actual, rows["baseline_us"].to_numpy())
+    metric = partial(metric_value, metric_name)
+    is_ratio = metric_name == "mape_ratio"
+    tail = own if is_ratio else np.sqrt(own)
     return Candidate(
-        name=LAUNCH_LATENCY,
+        name=name,
         version=version,
-        metric_name="rmse_us",
-        metric_value=_root_mean(error**2),
-        losses=error**2,
-        groups=_group_numbers(rows["graph_id"]),
-        baseline_losses=line**2,
-        baseline_value=_root_mean(line**2),
+        metric_name=metric_name,
+        metric_value=metric(own),
+        losses=own,
+        groups=_group_numbers(rows[GROUP_ID]),
+        baseline_losses=line,
+        baseline_value=metric(line),
         row_count=rows.height,
-        test_set_sha256=_rows_sha256([model.target, *rows["launch_id"]]),
-        slices=_slices(rows, ("gpu_name", "topology", "size_band"), error**2, _root_mean),
-        tail_name="p99_abs_error_us",
-        tail_value=float(np.quantile(np.abs(error), 0.99)) if len(error) else None,
+        test_set_sha256=_rows_sha256([model.target, *rows[ROW_ID]]),
+        slices=_slices(rows, _gate_slices(model.scheme), own, metric),
+        tail_name="p99_abs_error_ratio" if is_ratio else "p99_abs_error_us",
+        tail_value=float(np.quantile(tail, 0.99)) if len(tail) else None,
         size_mb=sum(len(files[file]) for file in (TEXT_FILE, DOCUMENT_FILE)) / BYTES_PER_MB,
         is_simulated=is_simulated,
     )
@@ -165,7 +172,16 @@ def _docquality_candidate(
     )
 
 
-CANDIDATES = {LAUNCH_LATENCY: _latency_candidate, DOC_QUALITY: _docquality_candidate}
+def _candidate(folder: Path, files: Mapping[str, bytes], version: str, is_simulated: bool) -> Candidate:
+    """A version on the bundle's rows, by the kind of its model."""
+    is_document = bundle_facts(folder)["model_name"] == DOC_QUALITY
+    make = _docquality_candidate if is_document else _latency_candidate
+    return make(folder, files, version, is_simulated)
+
+
+def _gate_slices(scheme: RowScheme) -> tuple[str, ...]:
+    """What no version may do much worse in: where rows are, not how they were taken."""
+    return (*(name for name in scheme.slice_columns if not name.startswith("is_")), "size_band")
 
 
 def _slices(
@@ -190,10 +206,6 @@ def _log_losses(is_defect: NDArray[Any], probability: NDArray[Any]) -> NDArray[A
     clipped = np.clip(probability, CLIP, 1 - CLIP)
     losses: NDArray[Any] = np.where(is_defect, -np.log(clipped), -np.log1p(-clipped))
     return losses
-
-
-def _root_mean(squares: NDArray[Any]) -> float | None:
-    return float(np.sqrt(squares.mean())) if len(squares) else None
 
 
 def _mean(losses: NDArray[Any]) -> float | None:

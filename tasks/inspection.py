@@ -6,6 +6,8 @@ import ctypes.util
 import importlib.util
 import platform
 import shutil
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from tasks.storage import Store
@@ -32,13 +34,107 @@ def inspect_machine() -> dict[str, Any]:
     return {"python": platform.python_version(), "platform": platform.platform(), "items": found}
 
 
+def inspect_constraints(name: str | None = None) -> dict[str, Any]:
+    """The limits that physics sets on a GPU: memory, L2, PCIe link, shared memory.
+
+    Args:
+        name: As nvidia-smi shows it; None for the GPUs of this machine, through NVML.
+
+    Returns:
+        `gpus`: for each its name, UUID (null for a named one), `facts` (published figures and their source),
+        `constraints` (name with unit, value, meaning) and `notes`.
+
+    Raises:
+        SettingsError: If no figures are kept for a GPU of that name.
+        SourceUnavailableError: If no name is given and this machine has no GPU that answers.
+    """
+    from warpgauge.latency.gpu_facts import gpu_facts
+
+    if name is not None:
+        return {"gpus": [_constraints_of(gpu_facts(name), None, [])]}
+    import pynvml
+
+    return {"gpus": _local_constraints(pynvml)}
+
+
+def _local_constraints(library: Any) -> list[dict[str, Any]]:
+    """The GPUs of this machine, each with the link that it has in its slot."""
+    from warpgauge.latency.gpu_facts import GpuFacts, find_gpu_facts
+    from warpgauge.telemetry.nvml import sample_gpus
+
+    instead = "or name a GPU: warpgauge doctor --gpu-constraints 'NVIDIA A100-SXM4-80GB'"
+    try:
+        sampled = sample_gpus(library, datetime.now(UTC))
+    except SourceUnavailableError as error:
+        raise SourceUnavailableError(f"no GPU of this machine can be asked: {error}; {instead}") from error
+    if not sampled.frame.height:
+        raise SourceUnavailableError(
+            f"no GPU of this machine can be asked: {'; '.join(sampled.problems)}; see nvidia-smi, {instead}"
+        )
+    found = []
+    links = _maximum_links(library, sampled.frame["gpu_uuid"].to_list())
+    for uuid, gpu_name in sampled.frame.select("gpu_uuid", "gpu_name").iter_rows():
+        generation, width, notes = links[uuid]
+        facts = find_gpu_facts(gpu_name)
+        if facts is None:
+            notes.append(f"no published figures are kept for {gpu_name or 'a GPU without a name'}")
+            facts = GpuFacts(gpu_name or "unknown", *(None,) * 8, source="NVML, link only")
+        if generation is not None and width is not None:
+            if (facts.pcie_generation, facts.pcie_width) not in ((None, None), (generation, width)):
+                notes.append(
+                    f"in this machine the link is at most Gen{generation} x{width}, the card's own is "
+                    f"Gen{facts.pcie_generation} x{facts.pcie_width}"
+                )
+            facts = replace(facts, pcie_generation=generation, pcie_width=width)
+        found.append(_constraints_of(facts, uuid, notes))
+    return found
+
+
+def _maximum_links(library: Any, uuids: list[str]) -> dict[str, tuple[int | None, int | None, list[str]]]:
+    """Generation and width that each GPU's link reaches in its slot; the current ones are of an idle link."""
+    from warpgauge.latency.constraints import PCIE_GENERATIONS, PCIE_WIDTHS
+
+    card = "the link of this machine is not known, a published one is the card's own"
+    found: dict[str, tuple[int | None, int | None, list[str]]] = {}
+    library.nvmlInit()
+    try:
+        for uuid in uuids:
+            try:
+                handle = library.nvmlDeviceGetHandleByUUID(uuid)
+                link = (
+                    int(library.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+                    int(library.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+                )
+            except library.NVMLError as error:
+                found[uuid] = (None, None, [f"{card} (NVML does not tell the link's maximum: {error})"])
+                continue
+            if link[0] in PCIE_GENERATIONS and link[1] in PCIE_WIDTHS:
+                found[uuid] = (*link, [])
+            else:
+                told = f"NVML tells generation {link[0]}, width {link[1]}"
+                found[uuid] = (None, None, [f"{card} ({told})"])
+    finally:
+        library.nvmlShutdown()
+    return found
+
+
+def _constraints_of(facts: Any, uuid: str | None, notes: list[str]) -> dict[str, Any]:
+    from warpgauge.latency.constraints import gpu_constraints
+
+    return {
+        "name": facts.name,
+        "gpu_uuid": uuid,
+        "facts": asdict(facts),
+        "constraints": [asdict(constraint) for constraint in gpu_constraints(facts)],
+        "notes": notes,
+    }
+
+
 def _item(name: str, found: str | None, lack: str) -> dict[str, Any]:
     return {"name": name, "is_present": found is not None, "found": found, "lack": None if found else lack}
 
 
 def _gpu() -> dict[str, Any]:
-    from datetime import UTC, datetime
-
     import pynvml
 
     from warpgauge.telemetry.nvml import sample_gpus

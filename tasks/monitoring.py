@@ -19,7 +19,7 @@ import polars as pl
 from tasks import deployment, registration, tracking
 from tasks.attempts import list_attempts
 from tasks.registration import CHAMPION
-from tasks.storage import Store
+from tasks.storage import Store, TableName, table_named
 from tasks.telemetry import measure_window
 from tasks.validation import refused_row_count
 from warpgauge.drift.decision import (
@@ -34,6 +34,7 @@ from warpgauge.drift.decision import (
 from warpgauge.drift.decision import decide as decide_purely
 from warpgauge.drift.measurement import Measurement
 from warpgauge.errors import ModelFileError, ModelNotFoundError, ServiceUnavailableError, WarpgaugeError
+from warpgauge.latency.table_spec import read_table_spec
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES
 from warpgauge.settings import Settings, load_settings
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("warpgauge")
 # A champion whose files are gone or damaged blinds its own signals, not the others.
 UNREADABLE = (ModelNotFoundError, ModelFileError)
-EVENTS = {LAUNCH_LATENCY: "warpgauge.drift.latency", DOC_QUALITY: "warpgauge.drift.docquality"}
+DOCQUALITY_EVENT, LATENCY_EVENT = "warpgauge.drift.docquality", "warpgauge.drift.latency"
 QUEUED_DOCUMENTS = 30
 ALL_GPUS = "all GPUs"
 REVIEW_REASON = "embedding drift: does the documentation model still hold here?"
@@ -62,7 +63,8 @@ def measure() -> list[Measurement]:
     now = datetime.now(UTC)
     return [
         *_utilization(store, settings, now),
-        _residuals(store, settings, now),
+        _residuals(LAUNCH_LATENCY, store, settings, now),
+        *(_residuals(name, store, settings, now) for name in registration.table_models()),
         *_embeddings(store, settings, now),
         *_data_quality(store, settings),
     ]
@@ -135,7 +137,7 @@ def announce(decided: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _is_started_elsewhere(order: Mapping[str, Any]) -> bool:
     """Whether the order's event went to an automation that waits for it."""
-    event = EVENTS[order["model_name"]]
+    event = DOCQUALITY_EVENT if order["model_name"] == DOC_QUALITY else LATENCY_EVENT
     try:
         if not deployment.has_automation(event):
             return False
@@ -183,6 +185,8 @@ def _order(decision: Decision) -> dict[str, Any]:
         "attempt_id": decision.attempt_id,
         "reason": decision.reason,
         "signal": decision.signal,
+        # Empty for the two models of every project; a template of an automation must find the names.
+        "spec": {"table": "", "folder": "", **registration.table_models().get(str(decision.model_name), {})},
     }
 
 
@@ -194,40 +198,40 @@ def _utilization(store: Store, settings: Settings, now: datetime) -> list[Measur
     return [Measurement.cannot_say("utilization_p95", ALL_GPUS, "no samples", said)]
 
 
-def _residuals(store: Store, settings: Settings, now: datetime) -> Measurement:
-    """Residuals of launches that came after the champion's training data."""
+def _residuals(model_name: str, store: Store, settings: Settings, now: datetime) -> Measurement:
+    """Residuals of a latency model on rows that came after its champion's training data."""
     import numpy as np
 
     from warpgauge.drift.residuals import FACTS_FILE, ResidualReference, measure_residuals
-    from warpgauge.latency.evaluation import score_rows, usable_rows
+    from warpgauge.latency.evaluation import GROUP_ID, score_rows
     from warpgauge.latency.model import LatencyModel
 
-    champion = registration.alias_version(LAUNCH_LATENCY, CHAMPION)
+    champion = registration.alias_version(model_name, CHAMPION)
     if champion is None:
-        return measure_residuals(None, [])
+        return measure_residuals(None, [], subject=model_name)
     try:
-        files = registration.model_files(LAUNCH_LATENCY, champion)
+        files = registration.model_files(model_name, champion)
         if FACTS_FILE not in files:
             said = f"version {champion} was registered without a residual reference"
-            return Measurement.cannot_say("residuals", LAUNCH_LATENCY, "degenerate", said)
+            return Measurement.cannot_say("residuals", model_name, "degenerate", said)
         model, reference = LatencyModel.from_files(files), ResidualReference.from_files(files)
     except UNREADABLE as error:
-        return Measurement.cannot_say("residuals", LAUNCH_LATENCY, "degenerate", f"champion: {error}")
-    rows = usable_rows(
-        _new_rows(store, "launches", "collected_at", LAUNCH_LATENCY, champion, settings, now), model.target
-    )
+        return Measurement.cannot_say("residuals", model_name, "degenerate", f"champion: {error}")
+    rows = _new_rows(store, model.scheme.table, "collected_at", model_name, champion, settings, now)
+    rows = model.scheme.usable(rows)
     if not model.is_simulated:
-        rows = rows.filter(~pl.col("is_simulated"))
+        rows = rows.filter(~model.scheme.is_simulated(rows))
     if rows.is_empty():
-        return measure_residuals(reference, [])
+        return measure_residuals(reference, [], subject=model_name)
     scored = score_rows(model, rows)
     return measure_residuals(
         reference,
         np.log(scored["actual_us"].to_numpy() / scored["predicted_us"].to_numpy()),
-        graph_ids=scored["graph_id"].to_list(),
+        graph_ids=scored[GROUP_ID].to_list(),
         minimum=settings.monitor_minimum_launches,
         false_alarm_ratio=settings.monitor_false_alarm_ratio,
         seed=settings.latency_seed,
+        subject=model_name,
     )
 
 
@@ -279,8 +283,17 @@ def _data_quality(store: Store, settings: Settings) -> list[Measurement]:
     """Share of each table's rows that nobody may use: in quarantine, or refused as a whole batch."""
     quarantined = dict(store.read("quarantine").group_by("table_name").len().collect().iter_rows())
     found = []
-    for name in ("launches", "documents", "gpu_samples"):
-        count = store.read(name).select(pl.len()).collect().item()
+    tables: list[TableName] = ["launches", "documents", "gpu_samples"]
+    for model_name, spec in registration.table_models().items():
+        try:
+            tables.append(read_table_spec(**spec).scheme.table)
+        except WarpgaugeError as error:
+            found.append(
+                Measurement.cannot_say("data_quality", model_name, "no samples", f"its spec: {error}")
+            )
+    for table in tables:
+        name = table_named(table).name
+        count = store.read(table).select(pl.len()).collect().item()
         if not count:
             found.append(Measurement.cannot_say("data_quality", name, "no samples", f"table {name} is empty"))
             continue
@@ -301,7 +314,7 @@ def _data_quality(store: Store, settings: Settings) -> list[Measurement]:
 
 def _new_rows(
     store: Store,
-    table: str,
+    table: TableName,
     time_column: str,
     model_name: str,
     version: str,
@@ -312,17 +325,18 @@ def _new_rows(
     is_recent = pl.col(time_column) >= now - timedelta(hours=settings.monitor_window_hours)
     window = store.read_valid(table, where=is_recent)
     trained = registration.data_versions(model_name, version)
-    if trained.get(f"{table}.table") != store.table_id(table):
+    name = table_named(table).name
+    if trained.get(f"{name}.table") != store.table_id(table):
         # The table was made anew since: its version numbers mean other rows.
         return window.collect()
-    known = store.read(table, trained[table]).filter(is_recent)
-    key = {"launches": "launch_id", "documents": "document_id"}[table]
+    known = store.read(table, trained[name]).filter(is_recent)
+    key = table_named(table).key
     return window.join(known.select(key), on=key, how="anti").collect()
 
 
 def _context() -> Context:
     champions = {}
-    for name in MODEL_NAMES:
+    for name in [*MODEL_NAMES, *registration.table_models()]:
         version = registration.alias_version(name, CHAMPION)
         if version is not None:
             champions[name] = Champion(version, _trained_utilization(name, version))

@@ -14,7 +14,7 @@ from tasks.registration import model_files, serving_version
 from warpgauge.errors import NoDataError, SchemaError, SourceFileError, WarpgaugeError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.settings import load_settings
-from warpgauge.tables import LAUNCHES, Column
+from warpgauge.tables import LAUNCHES, Column, Table
 
 if TYPE_CHECKING:
     from warpgauge.docquality.model import DocQualityModel
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 
 
-def load_latency_model() -> tuple[LatencyModel, str, bool]:
-    """The model that answers, its version, and whether it was promoted."""
+def load_latency_model(model_name: str = LAUNCH_LATENCY) -> tuple[LatencyModel, str, bool]:
+    """The latency model that answers, its version, and whether it was promoted."""
     from warpgauge.latency.model import LatencyModel
 
-    version, promoted = serving_version(LAUNCH_LATENCY)
-    return LatencyModel.from_files(model_files(LAUNCH_LATENCY, version)), version, promoted
+    version, promoted = serving_version(model_name)
+    return LatencyModel.from_files(model_files(model_name, version)), version, promoted
 
 
 def load_docquality_model() -> tuple[DocQualityModel, str, bool]:
@@ -39,30 +39,41 @@ def load_docquality_model() -> tuple[DocQualityModel, str, bool]:
     return DocQualityModel.from_files(model_files(DOC_QUALITY, version)), version, promoted
 
 
-def predict_graph(path: str, gpu_name: str | None, cuda_version: str | None) -> dict[str, Any]:
+def predict_graph(
+    path: str, gpu_name: str | None, cuda_version: str | None, explain: bool = False
+) -> dict[str, Any]:
     """Predict one graph, given as JSON or as the DOT text of cudaGraphDebugDotPrint.
 
     Args:
         path: A file, or `-` for standard input.
         gpu_name: GPU that will launch it.
         cuda_version: CUDA version that will launch it.
+        explain: Say what each feature contributed.
 
     Returns:
-        `predicted_latency_us`, `lower_us`, `upper_us`, `model_version`, `promoted`, `never_seen`,
-        `is_simulated`, `target`.
+        `predicted_latency_us`, `lower_us`, `upper_us`, `model_name`, `model_version`, `promoted`, `never_seen`,
+        `is_simulated`, `target`, and `explanation` where it was asked for.
     """
     from warpgauge.launches.graph import describe_graph
 
     name = "standard input" if path == STANDARD_INPUT else path
     row = describe_graph(_read_text(path), source_name=name)
-    return _predict(LAUNCHES.conform(row), gpu_name, cuda_version)[0]
+    return _predict_launches(LAUNCHES.conform(row), gpu_name, cuda_version, explain)[0]
 
 
-def predict_rows(path: str, gpu_name: str | None = None, cuda_version: str | None = None) -> dict[str, Any]:
-    """Predict each row of a CSV, Parquet or JSON lines file with columns of the launches table.
+def predict_rows(
+    path: str,
+    gpu_name: str | None = None,
+    cuda_version: str | None = None,
+    explain: bool = False,
+    model_name: str | None = None,
+) -> dict[str, Any]:
+    """Predict each row of a CSV, Parquet or JSON lines file with columns of the model's table.
 
     Args:
         path: The file.
+        explain: Say what each feature contributed.
+        model_name: Of a latency table; None is the one of the launches.
         gpu_name: GPU of the rows that name none.
         cuda_version: CUDA version of the rows that name none.
 
@@ -74,24 +85,41 @@ def predict_rows(path: str, gpu_name: str | None = None, cuda_version: str | Non
             not say how large its graph is: row (from 1) and column are named.
         NoDataError: If it has no row.
     """
-    from tasks.validation import read_rows
     from warpgauge.latency.features import node_count_expression
+
+    if model_name is not None and model_name != LAUNCH_LATENCY:
+        loaded = load_latency_model(model_name)
+        frame = _read_rows_of(path, loaded[0].scheme.table)
+        return {"predictions": _answers(model_name, loaded, frame, explain)}
+    rows = _read_rows_of(path, LAUNCHES)
+    sizeless = rows.select(node_count_expression().is_null().arg_true()).to_series()
+    if len(sizeless):
+        raise SchemaError(
+            f"{path}: row {sizeless[0] + 1} does not say how many nodes its graph has ({len(sizeless)} of "
+            f"{rows.height} rows); give node_count, or line_length and line_count"
+        )
+    return {"predictions": _predict_launches(rows, gpu_name, cuda_version, explain)}
+
+
+def _read_rows_of(path: str, table: Table) -> pl.DataFrame:
+    """Rows of a user's file with the columns of a table, typed and within their ranges."""
+    from tasks.validation import read_rows
     from warpgauge.validation import type_columns
 
     given = read_rows(Path(path), load_settings().fetch_size_limit_bytes)
     if given.is_empty():
         raise NoDataError(f"{path}: no row to predict")
-    unknown = [name for name in given.columns if name not in LAUNCHES.schema]
+    unknown = [name for name in given.columns if name not in table.schema]
     if unknown:
         raise SchemaError(
-            f"{path}: unknown column {', '.join(unknown)}; columns of the launches table: "
-            f"{', '.join(LAUNCHES.column_names)}"
+            f"{path}: unknown column {', '.join(unknown)}; columns of the table {table.name}: "
+            f"{', '.join(table.column_names)}"
         )
     present = replace(
-        LAUNCHES,
+        table,
         key=(),
         any_of=(),
-        columns=tuple(column for column in LAUNCHES.columns if column.name in given.columns),
+        columns=tuple(column for column in table.columns if column.name in given.columns),
     )
     frame, problems = type_columns(given, present, origin=path)
     if problems:
@@ -101,14 +129,7 @@ def predict_rows(path: str, gpu_name: str | None = None, cuda_version: str | Non
         )
     for column in present.columns:
         _require_range(frame[column.name], column, path)
-    rows = LAUNCHES.conform(frame)
-    sizeless = rows.select(node_count_expression().is_null().arg_true()).to_series()
-    if len(sizeless):
-        raise SchemaError(
-            f"{path}: row {sizeless[0] + 1} does not say how many nodes its graph has ({len(sizeless)} of "
-            f"{rows.height} rows); give node_count, or line_length and line_count"
-        )
-    return {"predictions": _predict(rows, gpu_name, cuda_version)}
+    return table.conform(frame)
 
 
 def _require_range(values: pl.Series, column: Column, path: str) -> None:
@@ -124,17 +145,28 @@ def _require_range(values: pl.Series, column: Column, path: str) -> None:
         )
 
 
-def _predict(rows: pl.DataFrame, gpu_name: str | None, cuda_version: str | None) -> list[dict[str, Any]]:
-    model, version, promoted = load_latency_model()
+def _predict_launches(
+    rows: pl.DataFrame, gpu_name: str | None, cuda_version: str | None, explain: bool
+) -> list[dict[str, Any]]:
+    loaded = load_latency_model()
     rows = rows.with_columns(
         pl.col("gpu_name").fill_null(pl.lit(gpu_name, dtype=pl.String)),
         pl.col("cuda_version").fill_null(pl.lit(cuda_version, dtype=pl.String)),
     )
-    answers = model.predict(model.assume_ordinary(rows))
-    return [
-        {**answer, "model_version": version, "promoted": promoted, "target": model.target}
-        for answer in answers.iter_rows(named=True)
-    ]
+    return _answers(LAUNCH_LATENCY, loaded, rows, explain)
+
+
+def _answers(
+    model_name: str, loaded: tuple[LatencyModel, str, bool], rows: pl.DataFrame, explain: bool
+) -> list[dict[str, Any]]:
+    model, version, promoted = loaded
+    rows = model.assume_ordinary(rows)
+    said = {"model_name": model_name, "model_version": version, "promoted": promoted, "target": model.target}
+    answers = [{**answer, **said} for answer in model.predict(rows).iter_rows(named=True)]
+    if explain:
+        for answer, lines in zip(answers, model.explain(rows), strict=True):
+            answer["explanation"] = lines
+    return answers
 
 
 def score_documents(paths: list[str]) -> dict[str, Any]:

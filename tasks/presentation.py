@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
+from warpgauge.registry.names import DOC_QUALITY
 
 REFUSED_EXIT_CODE = 3
 COMPARED = ("version", "gate", "judged_rows", "test_set", "data_versions")
@@ -186,7 +186,7 @@ def _predicted(result: Mapping[str, Any]) -> list[str]:
     for answer in result.get("predictions", [result]):
         text = (
             f"{answer['predicted_latency_us']:.1f} us, between {answer['lower_us']:.1f} and {answer['upper_us']:.1f} us"
-            f", {LAUNCH_LATENCY} version {answer['model_version']}"
+            f", {answer['model_name']} version {answer['model_version']}"
         )
         if not answer["promoted"]:
             text += ", NOT PROMOTED"
@@ -195,6 +195,8 @@ def _predicted(result: Mapping[str, Any]) -> list[str]:
         if answer["never_seen"]:
             text += f", never seen: {', '.join(answer['never_seen'])}"
         lines.append(text)
+        if answer.get("explanation"):
+            lines += table(answer["explanation"], ("feature", "value", "factor_percent", "share_us"))
     return lines
 
 
@@ -210,10 +212,28 @@ def _scored(result: Mapping[str, Any]) -> list[str]:
 
 
 def _doctor(result: Mapping[str, Any]) -> list[str]:
+    if "gpus" in result:
+        return _constraints(result)
     return [
         f"Python {result['python']} on {result['platform']}",
         *table(result["items"], ("name", "found", "lack")),
     ]
+
+
+def _constraints(result: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for gpu in result["gpus"]:
+        title = gpu["name"] if gpu["gpu_uuid"] is None else f"{gpu['name']} ({gpu['gpu_uuid']})"
+        lines += ["", title] if lines else [title]
+        facts = [
+            {"figure": name, "value": value}
+            for name, value in gpu["facts"].items()
+            if name not in ("name", "source")
+        ]
+        lines += [*table(facts, ("figure", "value")), f"source: {gpu['facts']['source']}", ""]
+        lines += table(gpu["constraints"], ("name", "value", "meaning"))
+        lines += [f"note: {note}" for note in gpu["notes"]]
+    return lines
 
 
 def _deployed(result: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from tasks.bundles import bundle_facts
 from tasks.comparison import Yardstick, judge_bundle
 from tasks.tracking import PAGE_ROWS, connect, experiment_id, shorten, store_errors, without_passwords
 from warpgauge.errors import ModelNotFoundError
-from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES, TABLE_PREFIX, is_table_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,10 +38,8 @@ RESTORE = "restore them or train again with --force"
 # MLflow's error codes for a version or alias that is not there or cannot be one.
 GONE = "RESOURCE_DOES_NOT_EXIST"
 ABSENT = (GONE, "INVALID_PARAMETER_VALUE")
-SERVING_SCRIPTS = {
-    LAUNCH_LATENCY: Path(__file__).parent / "pyfunc" / "launch_latency.py",
-    DOC_QUALITY: Path(__file__).parent / "pyfunc" / "doc_quality.py",
-}
+LATENCY_SCRIPT = Path(__file__).parent / "pyfunc" / "latency.py"
+DOCQUALITY_SCRIPT = Path(__file__).parent / "pyfunc" / "doc_quality.py"
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _log_model(name: str, files: Path, facts: dict[str, Any]) -> tuple[str, str]
         warnings.simplefilter("ignore", UserWarning)
         info = mlflow.pyfunc.log_model(
             name="model",
-            python_model=str(SERVING_SCRIPTS[name]),
+            python_model=str(DOCQUALITY_SCRIPT if name == DOC_QUALITY else LATENCY_SCRIPT),
             artifacts={"files": str(files)},
             signature=signature,
             pip_requirements=facts["requirements"],
@@ -162,6 +160,11 @@ def _make_version(
         "is_simulated": str(facts["is_simulated"]).lower(),
         "headline": shorten(facts["headline"]),
     }
+    if facts.get("table_spec"):
+        # Where the monitor finds the spec again, to collect what came since.
+        for key, value in facts["table_spec"].items():
+            if value is not None:
+                client.set_registered_model_tag(name, f"spec_{key}", value)
     version = client.create_model_version(
         name, source=model_uri, run_id=run_id, model_id=model_id, tags=tags, description=tags["headline"]
     )
@@ -224,6 +227,11 @@ def yardstick(model_name: str) -> Yardstick | None:
 
 # What a version is for, as its card says it.
 CARD_USE = {
+    "latency": {
+        "intended_use": "Before a kernel of the kind that the table holds is run: how long it will take, and how sure that is.",
+        "not_for": "Devices, shapes or kinds named in `never_seen`, other than as a wide guess.",
+        "baseline_name": "line a + b x roofline",
+    },
     LAUNCH_LATENCY: {
         "intended_use": "Before a CUDA Graph is launched: how long the launch call will take on a GPU, and how sure that is.",
         "not_for": "GPUs, CUDA versions or shapes named in `never_seen`, other than as a wide guess; device time.",
@@ -235,13 +243,12 @@ CARD_USE = {
         "baseline_name": "share of defects in the family",
     },
 }
-BASELINE_PREFIX = {LAUNCH_LATENCY: "line_", DOC_QUALITY: "baseline_"}
 
 
 def _card_facts(facts: dict[str, Any], version: str, verdict: Verdict) -> dict[str, Any]:
     """The facts of a bundle under the names that the card uses."""
     name = facts["model_name"]
-    prefix = BASELINE_PREFIX[name]
+    prefix = "baseline_" if name == DOC_QUALITY else "line_"
     metrics = facts["metrics"]
     baseline = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
     slices = {}
@@ -252,7 +259,7 @@ def _card_facts(facts: dict[str, Any], version: str, verdict: Verdict) -> dict[s
         )
         slices[label] = figures
     return {
-        **CARD_USE[name],
+        **CARD_USE[TABLE_PREFIX.rstrip("-") if is_table_model(name) else name],
         "name": name,
         "version": version,
         "predicts": facts["description"],
@@ -287,7 +294,7 @@ def list_versions() -> dict[str, Any]:
     """Each registered model with its versions, aliases and why there is no champion where there is none."""
     client = connect()
     answer: list[dict[str, Any]] = []
-    for name in MODEL_NAMES:
+    for name in [*MODEL_NAMES, *_table_models(client)]:
         aliases = _aliases(client, name)
         versions = [
             {
@@ -392,7 +399,7 @@ def rollback(model_name: str) -> dict[str, Any]:
         ModelNotFoundError: If there is no champion or no earlier one.
     """
     client = connect()
-    _check_name(model_name)
+    _check_name(client, model_name)
     current = _aliases(client, model_name).get(CHAMPION)
     if current is None:
         raise ModelNotFoundError(f"{model_name} has no champion, so there is nothing to roll back from")
@@ -618,16 +625,37 @@ def _aliases(client: MlflowClient, name: str) -> dict[str, str]:
         raise
 
 
-def _check_name(name: str) -> None:
-    if name not in MODEL_NAMES:
-        raise ModelNotFoundError(f"there is no model {name!r}; the models are {', '.join(MODEL_NAMES)}")
+def _check_name(client: MlflowClient, name: str) -> None:
+    if name not in MODEL_NAMES and name not in (tables := _table_models(client)):
+        raise ModelNotFoundError(
+            f"there is no model {name!r}; the models are {', '.join([*MODEL_NAMES, *tables])}"
+        )
+
+
+def _table_models(client: MlflowClient) -> list[str]:
+    """Models of latency tables, in the order of their names."""
+    found = client.search_registered_models(f"name LIKE '{TABLE_PREFIX}%'", max_results=PAGE_ROWS)
+    return sorted(model.name for model in found)
+
+
+@store_errors()
+def table_models() -> dict[str, dict[str, str]]:
+    """Models of latency tables -> their spec: `table`, its path, and `folder` where it lies apart."""
+    client = connect()
+    found = {}
+    for name in _table_models(client):
+        tags = client.get_registered_model(name).tags
+        if "spec_path" in tags:
+            folder = {"folder": tags["spec_folder"]} if "spec_folder" in tags else {}
+            found[name] = {"table": tags["spec_path"], **folder}
+    return found
 
 
 def _get_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
     """A version by number or alias."""
     from mlflow.exceptions import MlflowException
 
-    _check_name(name)
+    _check_name(client, name)
     try:
         # An alias that is all digits is none, and a number beyond 64 bits is no version.
         if version.isdecimal() and len(version) < LONGEST_NUMBER:

@@ -47,6 +47,15 @@ class Appended:
     version: int
 
 
+# A table of `warpgauge.tables` by its name, or one that a spec file defines.
+TableName = str | Table
+
+
+def table_named(name: TableName) -> Table:
+    """The definition of a table."""
+    return TABLES[name] if isinstance(name, str) else name
+
+
 class Store:
     """The tables at one address.
 
@@ -62,28 +71,28 @@ class Store:
                 "choose another one"
             )
 
-    def table_uri(self, name: str) -> str:
+    def table_uri(self, name: TableName) -> str:
         """Address of one table."""
-        return f"{self.address}/{TABLES[name].name}"
+        return f"{self.address}/{table_named(name).name}"
 
-    def version(self, name: str) -> int | None:
+    def version(self, name: TableName) -> int | None:
         """The table's version number, None where there is no table yet: the data version a run records."""
         table = self._open(name)
         return None if table is None else table.version()
 
-    def table_id(self, name: str) -> str | None:
+    def table_id(self, name: TableName) -> str | None:
         """What tells the table from one that was deleted and made anew, whose versions start again at 0."""
         table = self._open(name)
         return None if table is None else str(table.metadata().id)
 
-    def read(self, name: str, version: int | None = None) -> pl.LazyFrame:
+    def read(self, name: TableName, version: int | None = None) -> pl.LazyFrame:
         """All rows of a table as a lazy query; no rows where there is no table yet.
 
         Args:
-            name: A name in `warpgauge.tables.TABLES`.
+            name: A name in `warpgauge.tables.TABLES`, or a table's definition.
             version: The table as of that version; default is the newest.
         """
-        spec = TABLES[name]
+        spec = table_named(name)
         opened = self._open(name, version)
         if opened is None:
             return spec.empty().lazy()
@@ -97,28 +106,31 @@ class Store:
             for column in spec.columns
         )
 
-    def read_valid(self, name: str, version: int | None = None, where: pl.Expr | None = None) -> pl.LazyFrame:
+    def read_valid(
+        self, name: TableName, version: int | None = None, where: pl.Expr | None = None
+    ) -> pl.LazyFrame:
         """The rows of a table that are not in quarantine.
 
         Args:
-            name: A name in `warpgauge.tables.TABLES`.
+            name: A name in `warpgauge.tables.TABLES`, or a table's definition.
             version: The table as of that version; default is the newest.
             where: Only these rows; a filter on the result would read the whole table first.
         """
+        spec = table_named(name)
         refused = self._collected(
             "quarantine",
-            self.read("quarantine").filter(pl.col("table_name") == name).select("row_sha256"),
+            self.read("quarantine").filter(pl.col("table_name") == spec.name).select("row_sha256"),
         )
         frame = self.read(name, version)
         if where is not None:
             frame = frame.filter(where)
         if refused.is_empty():
             return frame
-        rows = self._collected(name, frame)
-        keep = ~TABLES[name].key_hashes(rows).is_in(refused["row_sha256"].implode())
+        rows = self._collected(spec.name, frame)
+        keep = ~spec.key_hashes(rows).is_in(refused["row_sha256"].implode())
         return rows.filter(keep).lazy()
 
-    def append(self, name: str, frame: pl.DataFrame) -> Appended:
+    def append(self, name: TableName, frame: pl.DataFrame) -> Appended:
         """Add the rows whose key the table does not hold yet.
 
         Returns:
@@ -131,17 +143,17 @@ class Store:
         from deltalake import CommitProperties, write_deltalake
         from deltalake.exceptions import CommitFailedError
 
-        spec = TABLES[name]
+        spec = table_named(name)
         rows = spec.conform(frame).unique(subset=spec.key, keep="first", maintain_order=True)
         for _ in range(MAX_COMMIT_ATTEMPTS):
-            table = self._open(name) or self._create(spec)
+            table = self._open(spec) or self._create(spec)
             version = int(table.version())
             known = _scan(table).select(spec.key)
             new = self._collected(
-                name, rows.lazy().join(known, on=list(spec.key), how="anti", nulls_equal=True)
+                spec.name, rows.lazy().join(known, on=list(spec.key), how="anti", nulls_equal=True)
             )
             if new.is_empty():
-                return Appended(name, frame.height, 0, version)
+                return Appended(spec.name, frame.height, 0, version)
             try:
                 write_deltalake(
                     table,
@@ -153,10 +165,10 @@ class Store:
             except CommitFailedError:
                 continue
             except (OSError, _delta_error()) as error:
-                raise self._unavailable(name, error) from error
-            return Appended(name, frame.height, new.height, version + 1)
+                raise self._unavailable(spec.name, error) from error
+            return Appended(spec.name, frame.height, new.height, version + 1)
         raise ServiceUnavailableError(
-            f"table {name}: {MAX_COMMIT_ATTEMPTS} commits in a row lost against other writers; "
+            f"table {spec.name}: {MAX_COMMIT_ATTEMPTS} commits in a row lost against other writers; "
             "stop the other collectors and run this one again"
         )
 
@@ -213,7 +225,7 @@ class Store:
         except (OSError, pl.exceptions.PolarsError) as error:
             raise self._unavailable(name, error) from error
 
-    def _open(self, name: str, version: int | None = None):  # type: ignore[no-untyped-def]
+    def _open(self, name: TableName, version: int | None = None):  # type: ignore[no-untyped-def]
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -222,13 +234,13 @@ class Store:
         except TableNotFoundError:
             return None
         except (OSError, _delta_error()) as error:
-            raise self._unavailable(name, error) from error
+            raise self._unavailable(table_named(name).name, error) from error
 
     def _create(self, spec: Table):  # type: ignore[no-untyped-def]
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
-        uri = self.table_uri(spec.name)
+        uri = self.table_uri(spec)
         try:
             if "://" not in uri:
                 Path(uri).mkdir(parents=True, exist_ok=True)
@@ -241,13 +253,13 @@ class Store:
             )
         except (OSError, DeltaError) as error:
             # Two writers may create the table at once; the loser finds it made.
-            if (opened := self._open(spec.name)) is not None:
+            if (opened := self._open(spec)) is not None:
                 return opened
             raise self._unavailable(spec.name, error) from error
 
     def _unavailable(self, name: str, error: BaseException) -> ServiceUnavailableError:
         return ServiceUnavailableError(
-            f"table {name} at {self.table_uri(name)} cannot be read or written: {_one_line(error)}; "
+            f"table {name} at {self.address}/{name} cannot be read or written: {_one_line(error)}; "
             "free space or mend the permission and run again: what was committed is whole"
         )
 

@@ -41,6 +41,7 @@ def summarize_run(
         for name in ("launches", "documents", "labels", "gpu_samples")
     ]
     refused = [item for report in reports.values() for item in report["refused"]]
+    refused += [item for report in collected["known_tables"] for item in report["refused"]]
     refused += collected["validated"].get("refused", [])
     models = [with_evaluation(name, verdict) for name, verdict in verdicts.items()]
     refused += [item for model in models for item in model.get("refused", [])]
@@ -69,8 +70,10 @@ def summarize_run(
 def with_evaluation(name: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
     """A verdict with the version's figures beside it: the model and its baseline in one table."""
     facts = version_facts(name, verdict["version"])
-    rows = [row for row in facts["evaluation"] if str(row["slice"]).split("=")[0] in EVALUATION_SLICES]
-    shown = [{column: row.get(column) for column in EVALUATION_COLUMNS[name]} for row in rows]
+    shown_slices = (*EVALUATION_SLICES, *(facts.get("shown_slices") or ()))
+    rows = [row for row in facts["evaluation"] if str(row["slice"]).split("=")[0] in shown_slices]
+    columns = EVALUATION_COLUMNS.get(name, TABLE_COLUMNS)
+    shown = [{column: row.get(column) for column in columns} for row in rows]
     return {
         **verdict,
         "model_name": name,
@@ -80,6 +83,16 @@ def with_evaluation(name: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+TABLE_COLUMNS = (
+    "slice",
+    "value",
+    "predictor",
+    "row_count",
+    "mape_ratio",
+    "p95_abs_us",
+    "share_within_promise_ratio",
+    "coverage_ratio",
+)
 EVALUATION_COLUMNS = {
     LAUNCH_LATENCY: (
         "slice",

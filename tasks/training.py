@@ -7,19 +7,30 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tasks.bundles import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS, write_bundle
-from tasks.registration import already_trained
-from tasks.storage import Store
+from tasks.registration import CHAMPION, alias_version, already_trained, version_facts
+from tasks.search import search_boosting
+from tasks.storage import Store, TableName, table_named
 from tasks.telemetry import measure_window
-from warpgauge.errors import NoDataError, WindowError
-from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
+from warpgauge.accelerate import lightgbm_device
+from warpgauge.errors import ModelNotFoundError, NoDataError, WindowError
+from warpgauge.latency.evaluation import GROUP_ID, ROW_ID
+from warpgauge.latency.fitting import Boosting
+from warpgauge.latency.folds import GATE_FOLD
+from warpgauge.latency.launch_scheme import LaunchScheme
+from warpgauge.latency.row_choice import choose_rows
+from warpgauge.latency.scheme import RowScheme
+from warpgauge.latency.table_scheme import TableScheme
+from warpgauge.latency.table_spec import read_table_spec
+from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, table_model_name
 from warpgauge.settings import Settings, load_settings
-from warpgauge.tables import LAUNCHES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,36 +52,54 @@ ROWS_PER_THREAD = 100_000
 SERVING_PACKAGES = ("mlflow", "numpy", "polars", "pandas", "pyarrow", "safetensors", "pydantic-settings")
 
 
-def plan_training(model_name: str, force: bool = False, allow_simulated: bool = False) -> dict[str, Any]:
+def plan_training(
+    model_name: str,
+    force: bool = False,
+    allow_simulated: bool = False,
+    table: str | None = None,
+    folder: str | None = None,
+    trials: int | None = None,
+) -> dict[str, Any]:
     """What a training would learn from, and whether these data and settings were trained on already.
 
     Args:
         model_name: Which model.
         force: Train anyway.
         allow_simulated: A version of simulated rows may be promoted, so one that was withheld does not count.
+        table: Spec file of the latency table that the model learns from; None for the two models of every project.
+        folder: Where the files of the spec lie; None is the spec's own folder.
+        trials: Settings of the trees to search first; None is the setting `latency_trials`.
 
     Returns:
         `model_name`, `data_versions`, `settings`, `settings_sha256`, `skip`, and `why` and `version` when
-        it skips.
+        it skips; with a spec `table_spec` too.
 
     Raises:
         NoDataError: If a table that the model learns from holds no valid row.
     """
     store = Store()
     versions: dict[str, Any] = {}
-    for name in LEARNS_FROM[model_name]:
-        version = store.version(name)
-        if version is None or store.read_valid(name).select(pl.len()).collect().item() == 0:
+    spec = read_table_spec(table, folder or None) if table else None
+    for one in learns_from(model_name, table, folder):
+        name = table_named(one).name
+        version = store.version(one)
+        if version is None or store.read_valid(one).select(pl.len()).collect().item() == 0:
             raise NoDataError(
                 f"table {name} holds no valid row, so {model_name} has nothing to learn from; collect first"
             )
         versions[name] = version
-        versions[f"{name}.table"] = store.table_id(name)
+        versions[f"{name}.table"] = store.table_id(one)
         quarantined = (
             store.read("quarantine").filter(pl.col("table_name") == name).select(pl.len()).collect().item()
         )
         versions[f"{name}.quarantined"] = quarantined
-    settings = _training_settings(load_settings(), SETTING_PREFIX[model_name])
+    settings = _training_settings(
+        load_settings(latency_trials=trials), SETTING_PREFIX.get(model_name, "latency_")
+    )
+    if spec is not None:
+        # The label is the spec's, and a changed spec is another training.
+        settings = {name: value for name, value in settings.items() if name != "latency_target"}
+        settings["table_spec"] = spec.scheme.to_document()
     sha256 = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     known = None if force else already_trained(model_name, versions, sha256, allow_simulated)
     plan: dict[str, Any] = {
@@ -80,22 +109,42 @@ def plan_training(model_name: str, force: bool = False, allow_simulated: bool = 
         "settings_sha256": sha256,
         "skip": known is not None,
     }
+    if spec is not None:
+        plan["table_spec"] = {
+            "path": str(spec.path),
+            "folder": str(Path(folder).resolve()) if folder else None,
+        }
     if known is not None:
         named = ", ".join(
             f"{name} version {version}" for name, version in versions.items() if "." not in name
         )
+        again = RETRAIN_COMMANDS.get(model_name, f"warpgauge train latency --table {table} --force")
         plan["version"] = known
         plan["why"] = (
-            f"version {known} was trained on the same data ({named}) and settings; "
-            f"`{RETRAIN_COMMANDS[model_name]}` trains again"
+            f"version {known} was trained on the same data ({named}) and settings; `{again}` trains again"
         )
     return plan
 
 
-def train_latency(plan: Mapping[str, Any], reason: str) -> str:
-    """Train the launch-latency model on the launches table.
+def learns_from(model_name: str, table: str | None = None, folder: str | None = None) -> list[TableName]:
+    """Tables whose rows decide what a model learns."""
+    if table:
+        return [read_table_spec(table, folder or None).scheme.table]
+    return list(LEARNS_FROM[model_name])
 
-    Simulated launches teach only where nothing was measured: a model of both would answer for neither.
+
+def model_named(table: str | None, folder: str | None = None) -> str:
+    """Name of the latency model: of the launches, or of the table that a spec file describes."""
+    if not table:
+        return LAUNCH_LATENCY
+    return table_model_name(read_table_spec(table, folder or None).scheme.name)
+
+
+def train_latency(plan: Mapping[str, Any], reason: str) -> str:
+    """Train a latency model, of the launches table or of the one that the plan's spec describes.
+
+    Simulated launches teach only where nothing was measured: a model of both would answer for neither. Which of
+    the rows teach, those that the champion knows or those that came since, is chosen by held-out error.
 
     Args:
         plan: Of `plan_training`.
@@ -109,41 +158,57 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
     from warpgauge.latency.training import train_latency
 
     settings = load_settings()
-    launches = Store().read_valid("launches", plan["data_versions"]["launches"]).collect()
-    rows, notes = _teaching_launches(launches)
-    target = settings.latency_target
-    is_absent = rows[target].drop_nulls().is_empty()
-    if is_absent and not rows[TRACE_TARGET].drop_nulls().is_empty():
-        notes.append(f"no launch has {target}, so the model predicts {TRACE_TARGET}, what traces record")
-        target = TRACE_TARGET
-    LOGGER.info("training %s on %d launches, 5-fold cross-validation", LAUNCH_LATENCY, rows.height)
+    name = plan["model_name"]
+    scheme, rows, notes = _latency_rows(plan, settings)
+    boosting = latency_boosting(settings, scheme)
+    device = lightgbm_device(settings.latency_device, row_count=rows.height, max_bin=boosting.max_bin)
+    options: dict[str, Any] = {
+        "seed": settings.latency_seed,
+        "device": device,
+        "threads": settings.threads or _thread_count(rows.height),
+    }
+    split = _split_by_champion(plan, scheme, rows)
+    choice = choose_rows(scheme, scheme.usable(split.old), scheme.usable(split.new), boosting, **options)
+    if choice.errors:
+        notes.append(f"learned from {choice.reason}")
+    taught = pl.concat([split.old, split.new]) if choice.way == "all" else split.new
+    search = None
+    if trial_count := plan["settings"]["latency_trials"]:
+        if choice.way == "corrected":
+            notes.append(f"{trial_count} trials left out: a correction has its own settings")
+        else:
+            about = {key: plan[key] for key in ("model_name", "data_versions", "settings")}
+            boosting, search = search_boosting(
+                scheme,
+                scheme.usable(taught),
+                boosting,
+                trial_count,
+                about={**about, "way": choice.way},
+                **options,
+            )
+    LOGGER.info("training %s on %d rows, 5-fold cross-validation", name, taught.height)
     trained = train_latency(
-        rows,
-        target=target,
-        seed=settings.latency_seed,
-        max_bin=settings.latency_max_bin,
-        trees=settings.latency_trees,
-        leaves=settings.latency_leaves,
-        learning_rate=settings.latency_learning_rate,
-        early_stopping_rounds=settings.latency_early_stopping_rounds,
+        scheme,
+        taught,
+        boosting,
+        older=split.old if choice.way == "corrected" else None,
         coverage_ratio=settings.latency_coverage_ratio,
         minimum_rows=settings.latency_minimum_rows,
-        device=settings.latency_device,
-        threads=settings.threads or _thread_count(rows.height),
+        **options,
     )
     files = trained.model.to_files()
     try:
         reference = fit_residual_reference(
-            trained.residuals_log, graph_ids=trained.heldout["graph_id"].to_list(), seed=settings.latency_seed
+            trained.residuals_log, graph_ids=trained.heldout[GROUP_ID].to_list(), seed=settings.latency_seed
         )
         files |= reference.to_files()
     except WindowError as error:
         notes.append(f"the monitor will have no residual reference: {error}")
-    gate = trained.heldout.filter(pl.col("fold") == 0).select("launch_id", "actual_us", "baseline_us")
+    gate = trained.heldout.filter(pl.col("fold") == GATE_FOLD).select(ROW_ID, "actual_us", "baseline_us")
     facts = _facts(plan, reason) | {
-        "target": target,
+        "target": scheme.target,
         "unit": "us",
-        "description": "CPU time of a CUDA Graph's launch in microseconds, with a calibrated interval",
+        "description": _described(scheme),
         "headline": _latency_headline(trained),
         "metrics": trained.metrics,
         "evaluation": trained.slices.to_dicts(),
@@ -154,18 +219,113 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
             "unusable_rows": trained.unusable_row_count,
             "trees": trained.tree_count,
         },
+        "shown_slices": scheme.slice_columns if isinstance(scheme, TableScheme) else (),
+        "row_choice": choice.to_document(),
+        "since_version": split.champion_version if choice.way == "new" else split.since_version,
+        "device": device.reason,
+        "boosting": vars(boosting),
+        "search": search,
         "fold_rule": trained.fold_rule,
         "dropped_features": trained.dropped_features,
         "importance": trained.importance,
         "notes": [*notes, *trained.notes],
-        "trained_utilization_p95_percent": _utilization_p95_percent(settings),
+        "trained_utilization_p95_percent": _utilization_p95_percent(settings)
+        if name == LAUNCH_LATENCY
+        else None,
         "is_simulated": trained.model.is_simulated,
         "provenance": "simulated" if trained.model.is_simulated else "measured",
-        "signature": {"inputs": _launch_inputs(), "outputs": LATENCY_OUTPUTS},
+        "signature": {
+            "inputs": [[column, kind] for column, kind in scheme.input_kinds.items()],
+            "outputs": LATENCY_OUTPUTS,
+        },
         "requirements": _requirements("lightgbm"),
+        "table_spec": plan.get("table_spec"),
     }
     frames = {GATE_ROWS: trained.gate_rows, GATE_BASELINE: gate}
     return write_bundle(facts, files, frames, {}, draw_training(trained))
+
+
+def latency_boosting(settings: Settings, scheme: RowScheme) -> Boosting:
+    """What settings, and before them a spec, choose about the trees."""
+    boosting = Boosting(
+        trees=settings.latency_trees,
+        leaves=settings.latency_leaves,
+        learning_rate=settings.latency_learning_rate,
+        max_bin=settings.latency_max_bin,
+        early_stopping_rounds=settings.latency_early_stopping_rounds,
+    )
+    return boosting.changed(scheme.parameters)
+
+
+def _latency_rows(plan: Mapping[str, Any], settings: Settings) -> tuple[RowScheme, pl.DataFrame, list[str]]:
+    """How the rows are read, the rows, and what was left out of them."""
+    store = Store()
+    if plan.get("table_spec"):
+        scheme = read_table_spec(**plan["table_spec"]).scheme
+        table = scheme.table
+        return scheme, store.read_valid(table, plan["data_versions"][table.name]).collect(), []
+    launches = store.read_valid("launches", plan["data_versions"]["launches"]).collect()
+    rows, notes = _teaching_launches(launches)
+    target = settings.latency_target
+    is_absent = rows[target].drop_nulls().is_empty()
+    if is_absent and not rows[TRACE_TARGET].drop_nulls().is_empty():
+        notes.append(f"no launch has {target}, so the model predicts {TRACE_TARGET}, what traces record")
+        target = TRACE_TARGET
+    return LaunchScheme(target=target), rows, notes
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Rows by what the champion knows.
+
+    Attributes:
+        old: Rows that it learned from; empty without a champion, or where these cannot be told any more.
+        new: Rows that came since.
+        champion_version: Version of the table that it learned from.
+        since_version: Version of the table whose rows it left out, None if it left out none.
+    """
+
+    old: pl.DataFrame
+    new: pl.DataFrame
+    champion_version: int | None = None
+    since_version: int | None = None
+
+
+def _split_by_champion(plan: Mapping[str, Any], scheme: RowScheme, rows: pl.DataFrame) -> _Split:
+    """The rows by what the champion knows; those that it left out as outdated stay out."""
+    everything = _Split(rows.clear(), rows)
+    champion = alias_version(plan["model_name"], CHAMPION)
+    if champion is None:
+        return everything
+    try:
+        facts = version_facts(plan["model_name"], champion)
+    except ModelNotFoundError as error:
+        LOGGER.warning("%s", error)
+        return everything
+    store = Store()
+    table = scheme.table
+    versions, name = facts["data_versions"], table.name
+    if facts["target"] != scheme.target or versions.get(f"{name}.table") != store.table_id(table):
+        return everything
+
+    def is_in(version: int) -> pl.Series:
+        ids = store.read(table, version).select(scheme.id_column).collect().get_column(scheme.id_column)
+        return rows.get_column(scheme.id_column).is_in(ids.implode())
+
+    is_old, since = is_in(versions[name]), facts.get("since_version")
+    is_left_out = is_in(since) if since is not None else pl.Series([False]).new_from_index(0, rows.height)
+    old, new = rows.filter(is_old & ~is_left_out), rows.filter(~is_old)
+    if old.is_empty():
+        return everything
+    if new.is_empty():
+        return _Split(rows.clear(), old, versions[name], since)
+    return _Split(old, new, versions[name], since)
+
+
+def _described(scheme: RowScheme) -> str:
+    if isinstance(scheme, TableScheme):
+        return f"Latency of a row of the table {scheme.name} in microseconds, with a calibrated interval"
+    return "CPU time of a CUDA Graph's launch in microseconds, with a calibrated interval"
 
 
 def train_docquality(plan: Mapping[str, Any], reason: str) -> str:
@@ -266,16 +426,6 @@ DOCUMENT_OUTPUTS = [
 ]
 
 
-def _launch_inputs() -> list[list[str]]:
-    """Columns that the latency model reads; numbers and flags as doubles, because those may be missing."""
-    from warpgauge.latency.model import PREDICTION_COLUMNS
-
-    kinds = {
-        name: "string" if LAUNCHES.schema[name] == pl.String() else "double" for name in PREDICTION_COLUMNS
-    }
-    return [[name, kind] for name, kind in kinds.items()]
-
-
 def _training_settings(settings: Settings, prefix: str) -> dict[str, Any]:
     """Settings that change what a training yields, and the product's version."""
     from importlib.metadata import version
@@ -315,13 +465,28 @@ def _facts(plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
 
 
 def _latency_headline(trained: LatencyTraining) -> str:
-    figures = trained.metrics
-    floor = figures.get("rmse_over_floor")
-    over = f" = {floor:.3f} x noise floor" if floor is not None else ""
+    figures, scheme = trained.metrics, trained.model.scheme
+    if scheme.gate_metric == "mape_ratio":
+        error = (
+            f"held-out error {figures['mape_ratio']:.1%} (LightGBM on the raw label: {figures['plain_mape_ratio']:.1%}, "
+            f"line a + b x {scheme.size_name}: {figures['line_mape_ratio']:.1%})"
+        )
+    else:
+        floor = figures.get("rmse_over_floor")
+        over = f" = {floor:.3f} x noise floor" if floor is not None else ""
+        error = (
+            f"held-out RMSE {figures['rmse_us']:.2f} us{over} (LightGBM on the raw label: {figures['plain_rmse_us']:.2f} us, "
+            f"line a + b x nodes: {figures['line_rmse_us']:.2f} us)"
+        )
+    promise = (
+        f"max({scheme.promise_us:g} us, {scheme.promise_ratio:.0%})"
+        if scheme.promise_us
+        else f"{scheme.promise_ratio:.0%}"
+    )
     return (
-        f"held-out RMSE {figures['rmse_us']:.2f} us{over} (line a + b x nodes: {figures['line_rmse_us']:.2f} us), "
-        f"{figures['share_within_promise_ratio']:.1%} within max(5 us, 5 %), "
-        f"90 % interval holds {figures['coverage_ratio']:.1%}, {trained.row_count} launches"
+        f"{error}, {figures['share_within_promise_ratio']:.1%} within {promise}, "
+        f"{trained.model.intervals.coverage_ratio:.0%} interval holds {figures['coverage_ratio']:.1%}, "
+        f"{trained.row_count} {scheme.row_noun}"
     )
 
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from great_expectations.core.expectation_validation_result import ExpectationSuiteValidationResult
     from great_expectations.data_context.data_context.file_data_context import FileDataContext
 
-    from tasks.storage import Store
+    from tasks.storage import Store, TableName
 
 LOGGER = logging.getLogger("warpgauge")
 COLLECTED_TABLES = ("launches", "documents", "labels", "gpu_samples")
@@ -149,7 +149,7 @@ def validate_frame(
 
 def validate_table(
     store: Store,
-    table_name: str,
+    name: TableName,
     *,
     quarantine_limit_ratio: float | None = None,
     completeness_floor_ratio: float | None = None,
@@ -165,7 +165,7 @@ def validate_table(
 
     Args:
         store: The tables.
-        table_name: A name in `warpgauge.tables.TABLES`.
+        name: A name in `warpgauge.tables.TABLES`, or a table's definition.
         quarantine_limit_ratio, completeness_floor_ratio, build_docs, origin, folder: As in `validate_frame`.
         now: The time to record in quarantine; default is the clock's.
 
@@ -177,8 +177,9 @@ def validate_table(
         DataRefusedError: If too many rows fail, or the batch as a whole does.
         CheckNotEvaluableError: If a check could not run: nothing is known about the data.
     """
-    table = _table_named(table_name)
-    rows = store.read(table_name).collect()
+    table = _table_named(name) if isinstance(name, str) else name
+    table_name = table.name
+    rows = store.read(table).collect()
     require_rows(rows.height, table, origin=origin or "a table that nothing was added to yet")
     refused = store.read("quarantine").filter(pl.col("table_name") == table_name).collect()["row_sha256"]
     unchecked = rows
@@ -196,7 +197,7 @@ def validate_table(
         quarantine_limit_ratio=quarantine_limit_ratio,
         completeness_floor_ratio=completeness_floor_ratio,
         build_docs=build_docs,
-        origin=origin or f"{table_name} at version {store.version(table_name)}",
+        origin=origin or f"{table_name} at version {store.version(table)}",
         folder=folder,
     )
     is_refused = report.verdict is Verdict.REFUSED
@@ -232,7 +233,10 @@ def _keep_refusal(table_name: str, row_count: int) -> None:
 
 
 def validate_tables(
-    table_names: Sequence[str] = COLLECTED_TABLES, store: Store | None = None, *, build_docs: bool = True
+    table_names: Sequence[TableName] = COLLECTED_TABLES,
+    store: Store | None = None,
+    *,
+    build_docs: bool = True,
 ) -> dict[str, Any]:
     """Check several tables of the store, each to its end.
 
@@ -249,10 +253,11 @@ def validate_tables(
     store = store or OpenStore()
     answer: dict[str, Any] = {"tables": [], "refused": [], "data_docs": None}
     faults: list[DataRefusedError | CheckNotEvaluableError] = []
-    for name in table_names:
+    for table in table_names:
+        name = table if isinstance(table, str) else table.name
         LOGGER.info("validate %s", name)
         try:
-            report = validate_table(store, name, build_docs=build_docs)
+            report = validate_table(store, table, build_docs=build_docs)
         except NoDataError as error:
             answer["tables"].append(
                 {"table": name, "verdict": "no data", "row_count": 0, "checks": [], "message": str(error)}

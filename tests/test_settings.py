@@ -97,6 +97,21 @@ def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
     assert load_settings(gate_minimum_rows=43, latency_leaves=None).gate_minimum_rows == 43
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu", "gpu"])
+def test_the_device_is_chosen_by_what_is_there_or_by_name(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPGAUGE_LATENCY_DEVICE", device)
+    assert load_settings().latency_device == device
+
+
+@pytest.mark.parametrize("device", ["cuda", "GPU", "", "automatic"])
+def test_an_unknown_device_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPGAUGE_LATENCY_DEVICE", device)
+    with pytest.raises(SettingsError, match="latency_device"):
+        load_settings()
+
+
 def test_an_unknown_name_in_the_environment_is_refused_with_its_nearest_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -48,6 +48,10 @@ class WindowError(WarpgaugeError):
     """A window is too small or unfit for the statistic asked of it."""
 
 
+class QuantityError(WarpgaugeError):
+    """A physical quantity is impossible: negative, not finite, or of a link or access that no hardware has."""
+
+
 class TrainingError(WarpgaugeError):
     """The data are valid and still cannot teach a model (one class, too few groups, no label)."""
 

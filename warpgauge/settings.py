@@ -134,10 +134,20 @@ class LatencySettings(_Section):
         0.90, ge=0.5, le=0.999, description="Share of launches that the interval should hold"
     )
     latency_seed: int = Field(0, ge=0, le=2**31 - 1, description="Seed of everything random in training")
+    latency_trials: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="Settings of the trees that a training searches first; 0 takes those above",
+    )
     latency_minimum_rows: int = Field(
         50, ge=10, le=10_000_000, description="Fewer labelled rows than this train nothing"
     )
-    latency_device: str = Field("cpu", pattern="^(cpu|gpu)$", description="LightGBM device: gpu is OpenCL")
+    latency_device: str = Field(
+        "auto",
+        pattern="^(auto|cpu|gpu)$",
+        description="LightGBM device: auto takes an OpenCL GPU where one is and the table is large, gpu any OpenCL device",
+    )
     threads: int = Field(
         0, ge=0, le=1024, description="Threads that train the latency model; 0 chooses by the number of rows"
     )

@@ -6,6 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from warpgauge.latency.fitting import Boosting
+from warpgauge.latency.launch_scheme import LAUNCH_SCHEME
 from warpgauge.latency.training import LatencyTraining, train_latency
 from warpgauge.tables import LAUNCHES
 
@@ -70,4 +72,4 @@ def launches() -> pl.DataFrame:
 @pytest.fixture(scope="session")
 def training(launches: pl.DataFrame) -> LatencyTraining:
     """A training on them."""
-    return train_latency(launches, trees=80, threads=1)
+    return train_latency(LAUNCH_SCHEME, launches, Boosting(trees=80), threads=1)

@@ -5,15 +5,18 @@ import polars as pl
 import pytest
 
 from warpgauge.errors import SchemaError, TrainingError
-from warpgauge.latency.evaluation import flat_metrics, metric_table, score_rows, size_bands, usable_rows
+from warpgauge.latency.evaluation import flat_metrics, metric_table, score_rows
+from warpgauge.latency.launch_scheme import LAUNCH_SCHEME, size_bands
 from warpgauge.latency.plots import draw_training
+
+SLICES = (*LAUNCH_SCHEME.slice_columns, "size_band")
 
 
 def scored(actual: list[float], predicted: list[float], **more: object) -> pl.DataFrame:
     count = len(actual)
     return pl.DataFrame(
         {
-            "graph_id": ["g"] * count,
+            "group_id": ["g"] * count,
             "gpu_name": ["A"] * count,
             "topology": ["straight_line"] * count,
             "is_profiled": [False] * count,
@@ -21,6 +24,7 @@ def scored(actual: list[float], predicted: list[float], **more: object) -> pl.Da
             "size_band": ["1 to 10 nodes"] * count,
             "actual_us": actual,
             "predicted_us": predicted,
+            "promised_us": [max(5.0, 0.05 * value) for value in actual],
             "lower_us": [value - 1.0 for value in predicted],
             "upper_us": [value + 1.0 for value in predicted],
             **more,
@@ -57,16 +61,18 @@ def test_floor_needs_three_trials_of_a_graph():
     assert found["rmse_us"] == pytest.approx(np.sqrt(2))
 
 
-def test_same_graph_on_two_gpus_is_two_graphs():
+def test_same_graph_on_two_gpus_is_two_graphs(launches):
+    graph = launches.head(1).drop("gpu_name").join(pl.DataFrame({"gpu_name": ["A", "B"]}), how="cross")
+    groups = LAUNCH_SCHEME.groups(graph).to_list()
     frame = scored([10.0] * 3 + [90.0] * 3, [10.0] * 3 + [90.0] * 3).with_columns(
-        gpu_name=pl.Series(["A"] * 3 + ["B"] * 3)
+        group_id=pl.Series([groups[0]] * 3 + [groups[1]] * 3)
     )
     assert overall(frame)["noise_floor_us"] == 0.0
     assert "rmse_over_floor" not in overall(frame)
 
 
 def test_line_stands_beside_the_model_overall_and_in_each_slice():
-    table = metric_table(scored([10.0] * 3, [11.0] * 3, baseline_us=[14.0] * 3))
+    table = metric_table(scored([10.0] * 3, [11.0] * 3, baseline_us=[14.0] * 3), SLICES)
     lines = table.filter(pl.col("predictor") == "line")
     assert lines["mae_us"].to_list() == [4.0] * 6
     assert lines["coverage_ratio"].to_list() == [None] * 6
@@ -109,7 +115,7 @@ def test_rows_to_score_need_the_label(training, launches):
     with pytest.raises(TrainingError, match="none of 600 rows has a positive first_launch_api_us"):
         score_rows(training.model, unlabelled)
     with pytest.raises(SchemaError, match="first_launch_api_us is missing"):
-        usable_rows(launches.drop("first_launch_api_us"), "first_launch_api_us")
+        LAUNCH_SCHEME.usable(launches.drop("first_launch_api_us"))
 
 
 def test_figures_draw_to_an_image(training, tmp_path):

@@ -7,6 +7,8 @@ import polars as pl
 import pytest
 
 from warpgauge.errors import ModelFileError, SchemaError
+from warpgauge.latency.fitting import Boosting
+from warpgauge.latency.launch_scheme import LAUNCH_SCHEME
 from warpgauge.latency.model import LatencyModel
 from warpgauge.latency.sealed_files import seal
 from warpgauge.tables import LAUNCHES
@@ -119,7 +121,7 @@ def test_new_combination_of_known_values_is_named(make_launches):
     from warpgauge.latency.training import train_latency
 
     rows = make_launches().filter(~((pl.col("gpu_name") == "Tesla B") & (pl.col("line_count") == 4)))
-    model = train_latency(rows, trees=20, threads=1).model
+    model = train_latency(LAUNCH_SCHEME, rows, Boosting(trees=20), threads=1).model
     asked = ask(
         gpu_name="Tesla B", topology="parallel_lines", line_count=4, line_length=25, is_straight_line=False
     )
@@ -178,7 +180,7 @@ def test_truncated_or_altered_file_is_refused(training, name):
         LatencyModel.from_files({**files, name: flipped})
 
 
-@pytest.mark.parametrize("part", ["features", "baseline", "intervals", "target", "trained_on"])
+@pytest.mark.parametrize("part", ["features", "baseline", "intervals", "scheme", "trained_on"])
 def test_document_without_a_part_is_refused_even_with_whole_hashes(training, part):
     files = training.model.to_files()
     document = json.loads(files["model.json"])
@@ -201,7 +203,9 @@ def test_model_of_simulated_rows_says_so_in_every_answer(make_launches):
     from warpgauge.latency.training import train_latency
 
     rows = make_launches(gpus=("Tesla A",)).with_columns(is_simulated=pl.lit(True))
-    model = LatencyModel.from_files(train_latency(rows, trees=10, threads=1).model.to_files())
+    model = LatencyModel.from_files(
+        train_latency(LAUNCH_SCHEME, rows, Boosting(trees=10), threads=1).model.to_files()
+    )
     answer = model.predict(pl.concat([ask(), ask(is_simulated=None)]))
     assert answer["is_simulated"].to_list() == [True, True]
     assert answer["never_seen"].to_list() == [[], []]

@@ -7,6 +7,8 @@ import polars as pl
 import pytest
 
 from warpgauge.errors import TrainingError
+from warpgauge.latency.fitting import Boosting
+from warpgauge.latency.launch_scheme import LAUNCH_SCHEME, LaunchScheme
 from warpgauge.latency.training import LatencyTraining, train_latency
 from warpgauge.launches.kineto import read_kineto
 from warpgauge.launches.perfscaling import read_perfscaling
@@ -45,13 +47,13 @@ def test_every_fourth_block_meets_the_targets(bench_data):
     trials = read_trials(bench_data)
     some = trials.filter((pl.col("line_length") - 1) // 10 % 4 == 0)
     assert some.height == 10_000
-    check_targets(train_latency(some, threads=1))
+    check_targets(train_latency(LAUNCH_SCHEME, some, threads=1))
 
 
 def test_all_40000_trials_meet_the_targets(bench_data):
     trials = read_trials(bench_data)
     assert trials.height == 40_000
-    training = train_latency(trials, threads=1)
+    training = train_latency(LAUNCH_SCHEME, trials, threads=1)
     check_targets(training)
     assert row_of(training, "topology", "parallel_lines", "line")["rmse_over_floor"] > 2.0
 
@@ -59,7 +61,9 @@ def test_all_40000_trials_meet_the_targets(bench_data):
 def test_sizes_beyond_training_follow_the_slope(bench_data):
     """Trained on lengths up to 1000, asked for 2000: off by less than the interval says."""
     trials = read_trials(bench_data).filter((pl.col("line_length") - 1) // 10 % 4 == 0)
-    model = train_latency(trials.filter(pl.col("line_length") <= 1000), trees=60, threads=1).model
+    model = train_latency(
+        LAUNCH_SCHEME, trials.filter(pl.col("line_length") <= 1000), Boosting(trees=60), threads=1
+    ).model
     far = trials.filter(pl.col("line_length") > 1900)
     answer = model.predict(far)
     actual = far["first_launch_api_us"].to_numpy()
@@ -73,8 +77,8 @@ def test_few_launches_of_traces_train_or_say_why_not(bench_data):
     files = sorted((bench_data / "kineto").glob("*.json.gz"))
     launches = pl.concat([read_kineto(path).frame for path in files])
     with pytest.raises(TrainingError, match="launch_api_us 82"):
-        train_latency(launches, threads=1)
-    training = train_latency(launches, target="launch_api_us", trees=60, threads=1)
+        train_latency(LAUNCH_SCHEME, launches, threads=1)
+    training = train_latency(LaunchScheme(target="launch_api_us"), launches, Boosting(trees=60), threads=1)
     assert training.row_count == 82
     assert training.metrics["mape_ratio"] < training.metrics["line_mape_ratio"]
     assert 0.75 <= training.metrics["coverage_ratio"] <= 1.0
@@ -83,7 +87,9 @@ def test_few_launches_of_traces_train_or_say_why_not(bench_data):
 
 def test_simulated_launches_of_several_gpus_are_covered_on_each():
     launches = simulate_launches(0, trials=3).frame
-    training = train_latency(launches, trees=60, learning_rate=0.15, leaves=15, threads=1)
+    training = train_latency(
+        LAUNCH_SCHEME, launches, Boosting(trees=60, learning_rate=0.15, leaves=15), threads=1
+    )
     assert training.model.is_simulated
     assert training.metrics["rmse_us"] < 0.6 * training.metrics["line_rmse_us"]
     gpus = training.slices.filter((pl.col("slice") == "gpu_name") & (pl.col("predictor") == "model"))

@@ -6,11 +6,14 @@ import pytest
 
 from warpgauge.errors import SchemaError, SettingsError, TrainingError
 from warpgauge.latency.evaluation import score_rows
-from warpgauge.latency.training import GATE_FOLD, fold_numbers, train_latency
+from warpgauge.latency.fitting import Boosting
+from warpgauge.latency.folds import GATE_FOLD, fold_numbers
+from warpgauge.latency.launch_scheme import LAUNCH_SCHEME, LaunchScheme
+from warpgauge.latency.training import train_latency
 
 
 def test_every_labelled_row_is_predicted_once_by_a_model_that_had_not_seen_it(training, launches):
-    assert sorted(training.heldout["launch_id"]) == sorted(launches["launch_id"])
+    assert sorted(training.heldout["row_id"]) == sorted(launches["launch_id"])
     assert training.row_count == 600
     assert len(training.residuals_log) == 600
 
@@ -24,7 +27,7 @@ def test_noise_is_all_that_is_left(training):
 
 def test_linear_baseline_stands_in_the_same_table(training):
     overall = training.slices.filter(pl.col("slice") == "overall")
-    assert set(overall["predictor"]) == {"model", "curve", "line"}
+    assert set(overall["predictor"]) == {"model", "plain", "curve", "line"}
     assert training.metrics["line_rmse_us"] > 0
     assert {"gpu_name", "topology", "is_profiled", "is_simulated", "size_band"} < set(
         training.slices["slice"]
@@ -33,7 +36,7 @@ def test_linear_baseline_stands_in_the_same_table(training):
 
 def test_fold_keeps_ten_consecutive_lengths_and_all_gpus_together(launches):
     folds = launches.with_columns(
-        fold=pl.Series(fold_numbers(launches)), block=(pl.col("line_length") - 1) // 10
+        fold=pl.Series(fold_numbers(LAUNCH_SCHEME, launches)), block=(pl.col("line_length") - 1) // 10
     )
     each = folds.group_by("topology", "block").agg(pl.col("fold").n_unique())
     assert each["fold"].to_list() == [1] * each.height
@@ -51,33 +54,37 @@ def test_fold_of_a_graph_never_changes():
     )
     # First 8 hexadecimal digits of the SHA-256 of straight_line:1:1, parallel_lines:4:123,
     # signature:captured:a and signature:captured:b, modulo 5.
-    assert fold_numbers(rows).tolist() == [1, 3, 3, 0]
+    assert fold_numbers(LAUNCH_SCHEME, rows).tolist() == [1, 3, 3, 0]
 
 
 def test_gate_rows_are_never_trained_on(training, launches):
     gate = training.gate_rows
     assert gate.height + training.training_row_count == launches.height
-    assert set(fold_numbers(gate)) == {GATE_FOLD}
+    assert set(fold_numbers(LAUNCH_SCHEME, gate)) == {GATE_FOLD}
     assert training.model.trained_on["row_count"] == training.training_row_count
     scored = score_rows(training.model, gate)
     held = training.heldout.filter(pl.col("fold") == GATE_FOLD)
-    assert (
-        scored.sort("launch_id")["predicted_us"].to_list() == held.sort("launch_id")["predicted_us"].to_list()
-    )
+    assert scored.sort("row_id")["predicted_us"].to_list() == held.sort("row_id")["predicted_us"].to_list()
     assert training.metrics["gate_coverage_ratio"] == pytest.approx(0.9, abs=0.08)
 
 
 def test_labels_of_the_gate_do_not_change_the_model(training, launches):
-    is_gate = pl.Series(fold_numbers(launches) == GATE_FOLD)
+    is_gate = pl.Series(fold_numbers(LAUNCH_SCHEME, launches) == GATE_FOLD)
     spoilt = launches.with_columns(
         first_launch_api_us=pl.when(is_gate).then(1e6).otherwise(pl.col("first_launch_api_us"))
     )
-    assert train_latency(spoilt, trees=80, threads=1).model.to_files() == training.model.to_files()
+    assert (
+        train_latency(LAUNCH_SCHEME, spoilt, Boosting(trees=80), threads=1).model.to_files()
+        == training.model.to_files()
+    )
 
 
 def test_row_order_and_repetition_do_not_change_the_model(training, launches):
     shuffled = launches.sample(fraction=1.0, shuffle=True, seed=7).select(reversed(launches.columns))
-    assert train_latency(shuffled, trees=80, threads=1).model.to_files() == training.model.to_files()
+    assert (
+        train_latency(LAUNCH_SCHEME, shuffled, Boosting(trees=80), threads=1).model.to_files()
+        == training.model.to_files()
+    )
 
 
 def test_dropped_features_are_named_with_the_reason(training):
@@ -95,7 +102,7 @@ def test_left_out_gpu_is_always_reported(training):
 
 
 def test_single_gpu_is_noted_and_its_widening_stated(make_launches):
-    training = train_latency(make_launches(gpus=("Tesla A",)), trees=10, threads=1)
+    training = train_latency(LAUNCH_SCHEME, make_launches(gpus=("Tesla A",)), Boosting(trees=10), threads=1)
     assert "gpu_name" not in training.left_out["column"].to_list()
     assert any("one gpu_name alone" in note for note in training.notes)
 
@@ -113,7 +120,9 @@ def test_rows_without_a_usable_label_are_counted(make_launches):
         .then(0.0)
         .otherwise(pl.col("first_launch_api_us"))
     )
-    training = train_latency(rows.with_columns(first_launch_api_us=bad.to_series()), trees=10, threads=1)
+    training = train_latency(
+        LAUNCH_SCHEME, rows.with_columns(first_launch_api_us=bad.to_series()), Boosting(trees=10), threads=1
+    )
     assert training.unusable_row_count == 4
     assert training.row_count == 596
     assert any("4 launches" in note for note in training.notes)
@@ -124,30 +133,30 @@ def test_no_label_says_which_other_label_is_there(launches):
         launch_api_us=pl.col("first_launch_api_us"), first_launch_api_us=pl.lit(None, dtype=pl.Float64)
     )
     with pytest.raises(TrainingError, match=r"0 of 600 launches .* launch_api_us 600"):
-        train_latency(moved)
+        train_latency(LAUNCH_SCHEME, moved)
 
 
 def test_too_few_rows_are_refused(launches):
     with pytest.raises(TrainingError, match="10 of 10 launches"):
-        train_latency(launches.head(10))
+        train_latency(LAUNCH_SCHEME, launches.head(10))
 
 
 def test_one_graph_is_refused(launches):
     one = launches.with_columns(
         graph_signature=pl.lit("same"), line_length=pl.lit(None, dtype=pl.Int64), line_count=pl.lit(1)
     )
-    with pytest.raises(TrainingError, match="1 graph signatures in 1 of 5 folds"):
-        train_latency(one)
+    with pytest.raises(TrainingError, match="1 shapes in 1 of 5 folds"):
+        train_latency(LAUNCH_SCHEME, one)
 
 
 def test_unknown_target_is_refused(launches):
     with pytest.raises(SettingsError, match="latency_ms"):
-        train_latency(launches, target="latency_ms")
+        LaunchScheme(target="latency_ms")
 
 
 def test_missing_column_is_named(launches):
     with pytest.raises(SchemaError, match="graph_signature"):
-        train_latency(launches.drop("graph_signature"))
+        train_latency(LAUNCH_SCHEME, launches.drop("graph_signature"))
 
 
 def test_noise_floor_is_that_of_the_trials(training, launches):
@@ -157,12 +166,12 @@ def test_noise_floor_is_that_of_the_trials(training, launches):
 
 
 def test_max_bin_reaches_the_booster(launches):
-    training = train_latency(launches, max_bin=15, trees=5, threads=1)
+    training = train_latency(LAUNCH_SCHEME, launches, Boosting(max_bin=15, trees=5), threads=1)
     assert "[max_bin: 15]" in training.model.booster.text
     assert training.tree_count <= 5
 
 
 def test_wider_coverage_gives_wider_intervals(training, launches):
-    wide = train_latency(launches, trees=80, threads=1, coverage_ratio=0.98)
+    wide = train_latency(LAUNCH_SCHEME, launches, Boosting(trees=80), threads=1, coverage_ratio=0.98)
     assert wide.metrics["mean_interval_width_us"] > training.metrics["mean_interval_width_us"]
     assert wide.metrics["coverage_ratio"] > training.metrics["coverage_ratio"]

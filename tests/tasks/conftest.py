@@ -175,11 +175,12 @@ def docquality_bundle(bundles: Path) -> str:
 @pytest.fixture(scope="session")
 def wrong_bundle(latency_bundle: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same held-out launches with a model that learned from launches half as fast again."""
+    from warpgauge.latency.fitting import Boosting
+    from warpgauge.latency.launch_scheme import LAUNCH_SCHEME
     from warpgauge.latency.training import train_latency
 
-    trained = train_latency(
-        _measured_launches(slower=1.5), trees=40, learning_rate=0.2, threads=1, early_stopping_rounds=10
-    )
+    boosting = Boosting(trees=40, learning_rate=0.2, early_stopping_rounds=10)
+    trained = train_latency(LAUNCH_SCHEME, _measured_launches(slower=1.5), boosting, threads=1)
     return _bundle(latency_bundle, tmp_path_factory.mktemp("wrong"), trained.model.to_files())
 
 

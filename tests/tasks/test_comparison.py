@@ -108,10 +108,12 @@ def test_simulated_challenger_never_replaces_a_measured_champion_by_itself(
 def test_champion_of_another_target_is_no_yardstick(
     registry: Path, latency_bundle: str, tmp_path: Path, make: Any
 ) -> None:
+    from warpgauge.latency.launch_scheme import LaunchScheme
     from warpgauge.latency.model import LatencyModel
 
     model = LatencyModel.from_files(make.model_files(latency_bundle))
-    other = dataclasses.replace(model, target="launch_api_us").to_files()
+    scheme = LaunchScheme(target="launch_api_us")
+    other = dataclasses.replace(model, baseline=dataclasses.replace(model.baseline, scheme=scheme)).to_files()
     champion_of(make.bundle(latency_bundle, tmp_path, other, target="launch_api_us"))
     made = register(latency_bundle)
     verdict = apply_gate(latency_bundle, made)

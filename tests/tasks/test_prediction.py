@@ -28,6 +28,7 @@ ANSWER_KEYS = {
     "predicted_latency_us",
     "lower_us",
     "upper_us",
+    "model_name",
     "model_version",
     "promoted",
     "never_seen",
@@ -166,7 +167,7 @@ def test_gpu_and_cuda_of_the_command_line_serve_the_rows_that_name_none(
     [
         ("", "empty"),
         ("node_count\n", "no row to predict"),
-        ("node_count,colour\n5,red\n", "unknown column colour; columns of the launches table: launch_id"),
+        ("node_count,colour\n5,red\n", "unknown column colour; columns of the table launches: launch_id"),
         ("gpu_name\nTesla T4\n", "row 1 does not say how many nodes its graph has"),
         ("node_count,gpu_name\n5,a\n,b\n", "row 2 does not say how many nodes its graph has (1 of 2 rows)"),
         ("node_count\n5\nmany\n", "row 2, column node_count: 'many' is not a number"),

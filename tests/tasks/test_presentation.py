@@ -171,6 +171,7 @@ def test_main_job_is_shown_from_its_source_to_where_to_look() -> None:
 
 def test_prediction_says_what_it_is_worth() -> None:
     answer = {"predicted_latency_us": 3.24, "lower_us": 1.9, "upper_us": 5.7, "model_version": "2"}
+    answer["model_name"] = "launch-latency"
     answer |= {"promoted": True, "is_simulated": False, "never_seen": []}
     assert render("predict", answer) == "3.2 us, between 1.9 and 5.7 us, launch-latency version 2"
     doubtful = answer | {

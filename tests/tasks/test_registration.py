@@ -57,7 +57,7 @@ def test_registered_version_holds_no_pickle(world: Path) -> None:
         "model.txt",
         "model.json",
         "MLmodel",
-        "launch_latency.py",
+        "latency.py",
         "doc_quality.py",
     }
     for path in files:
@@ -127,7 +127,7 @@ def served(world: Path) -> Any:
 def batch(world: Path) -> Any:
     """Launches of the table as a caller holds them: every column that the model reads, numbers as doubles."""
     from tasks.storage import Store
-    from warpgauge.latency.model import PREDICTION_COLUMNS
+    from warpgauge.latency.launch_scheme import PREDICTION_COLUMNS
 
     rows = Store().read("launches").collect().select(PREDICTION_COLUMNS).gather_every(7)
     numbers = [name for name, kind in rows.schema.items() if kind != pl.String()]
@@ -241,7 +241,7 @@ def _stored(world: Path, file: str, script: str) -> Path:
 def test_cut_model_file_is_refused_and_ends_no_process(world: Path) -> None:
     from warpgauge.latency.model import LatencyModel
 
-    path = _stored(world, "model.txt", "launch_latency.py")
+    path = _stored(world, "model.txt", "latency.py")
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(ModelFileError, match=r"model\.txt .* truncated"):
@@ -251,13 +251,13 @@ def test_cut_model_file_is_refused_and_ends_no_process(world: Path) -> None:
 def test_model_without_its_category_table_is_refused(world: Path) -> None:
     from warpgauge.latency.model import LatencyModel
 
-    _stored(world, "model.json", "launch_latency.py").unlink()
+    _stored(world, "model.json", "latency.py").unlink()
     with pytest.raises(ModelFileError, match="category table"):
         LatencyModel.from_files(registration.model_files(LAUNCH_LATENCY, "1"))
 
 
 def test_version_whose_files_are_gone_says_so(world: Path) -> None:
-    shutil.rmtree(_stored(world, "model.txt", "launch_latency.py").parent)
+    shutil.rmtree(_stored(world, "model.txt", "latency.py").parent)
     with pytest.raises(ModelNotFoundError, match="launch-latency version 1: its artifacts"):
         registration.model_files(LAUNCH_LATENCY, "1")
     shutil.rmtree(world / "mlruns" / "artifacts")

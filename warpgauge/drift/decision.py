@@ -39,7 +39,7 @@ class Rule:
     """What a tripped signal asks for.
 
     Attributes:
-        model_name: The model it concerns; None for signals of data.
+        model_name: The model it concerns; None for signals of data, and for residuals, whose subject is the model.
         first: What is done once an episode.
         also_review: Documents go to the human queue beside the retraining.
         is_relative: Measured against the champion's own reference, which a promotion renews.
@@ -54,13 +54,18 @@ class Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    "residuals": Rule(LAUNCH_LATENCY, "retrain", is_relative=True, priority=1),
+    "residuals": Rule(None, "retrain", is_relative=True, priority=1),
     "utilization_p95": Rule(LAUNCH_LATENCY, "retrain", priority=2),
     "embedding_shift": Rule(DOC_QUALITY, "retrain", also_review=True, is_relative=True, priority=1),
     "embedding_variance": Rule(DOC_QUALITY, "retrain", also_review=True, is_relative=True, priority=2),
     "label_shift": Rule(DOC_QUALITY, "review"),
     "data_quality": Rule(None, "alert"),
 }
+
+
+def model_of(signal: str, subject: str) -> str | None:
+    """The model that a signal concerns; None for signals of data."""
+    return subject if signal == "residuals" else RULES[signal].model_name
 
 
 @dataclass(frozen=True)
@@ -381,7 +386,7 @@ class _Round:
         episode_id: str | None = None,
         also_review: bool = False,
     ) -> Decision:
-        model_name = RULES[measurement.signal].model_name
+        model_name = model_of(measurement.signal, measurement.subject)
         champion = self.context.champions.get(model_name) if model_name else None
         return Decision(
             measurement=measurement,
@@ -398,8 +403,8 @@ class _Round:
     def starts(self, model_name: str) -> dict[str, datetime]:
         """attempt id -> start of every known retraining of the model."""
         found: dict[str, datetime] = {}
-        for (signal, _), state in self.current.items():
-            if RULES[signal].model_name == model_name:
+        for (signal, subject), state in self.current.items():
+            if model_of(signal, subject) == model_name:
                 found.update(state.starts)
         for retraining in self.context.retrainings:
             if retraining.model_name == model_name:
@@ -421,8 +426,8 @@ class _Round:
         ]
         running += [
             state.attempt_id
-            for (signal, _), state in self.current.items()
-            if RULES[signal].model_name == model_name and state.phase == "acting" and state.attempt_id
+            for (signal, subject), state in self.current.items()
+            if model_of(signal, subject) == model_name and state.phase == "acting" and state.attempt_id
         ]
         if running:
             return f"a retraining of {model_name} is running ({running[0]}); one at a time"
@@ -510,6 +515,7 @@ def _decide_quiet(measurement: Measurement, state: SignalState, round_: _Round) 
 
 def _decide_tripped(measurement: Measurement, state: SignalState, round_: _Round) -> Decision:
     policy, rule = round_.policy, RULES[measurement.signal]
+    model_name = model_of(measurement.signal, measurement.subject)
     if not state.is_open:
         if state.tripped_minutes < policy.for_minutes:
             return round_.answer(
@@ -547,7 +553,7 @@ def _decide_tripped(measurement: Measurement, state: SignalState, round_: _Round
             measurement,
             state,
             round_,
-            f"{rule.model_name} was retrained and promoted, and the signal has stayed above its limit against "
+            f"{model_name} was retrained and promoted, and the signal has stayed above its limit against "
             f"the new reference for {state.tripped_minutes:g} minutes: retraining does not cure it",
         )
     done = {
@@ -564,7 +570,8 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
 ) -> Decision:
     """The episode is open and its action is due."""
     policy, rule = round_.policy, RULES[measurement.signal]
-    if rule.first != "retrain" or rule.model_name is None:
+    model_name = model_of(measurement.signal, measurement.subject)
+    if rule.first != "retrain" or model_name is None:
         action: Action = "alert" if rule.first == "alert" else "review"
         return round_.answer(
             measurement,
@@ -577,18 +584,18 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
             measurement,
             state,
             round_,
-            f"{state.failure_count} retrainings of {rule.model_name} failed in this episode, the last "
+            f"{state.failure_count} retrainings of {model_name} failed in this episode, the last "
             f"{state.attempt_id}: {policy.failure_limit} is the limit",
         )
-    if rule.model_name in round_.started:
-        attempt_id, signal = round_.started[rule.model_name]
+    if model_name in round_.started:
+        attempt_id, signal = round_.started[model_name]
         state = replace(
             state,
             phase="acting",
             attempt_id=attempt_id,
             attempted_at=round_.now,
             outcome="running",
-            is_reviewed=state.is_reviewed or rule.model_name in round_.reviewed,
+            is_reviewed=state.is_reviewed or model_name in round_.reviewed,
         )
         return round_.answer(
             measurement,
@@ -611,11 +618,11 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
             f"not retrained: another GPU is in the same load, which the retraining {shared.attempt_id} "
             "answers; one retraining an episode",
         )
-    review_due = rule.also_review and not state.is_reviewed and rule.model_name not in round_.reviewed
-    obstacle = round_.obstacle(rule.model_name)
+    review_due = rule.also_review and not state.is_reviewed and model_name not in round_.reviewed
+    obstacle = round_.obstacle(model_name)
     if obstacle is not None:
         if review_due:
-            round_.reviewed.add(rule.model_name)
+            round_.reviewed.add(model_name)
             return round_.answer(
                 measurement,
                 replace(state, is_reviewed=True),
@@ -624,9 +631,9 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
             )
         return round_.answer(measurement, state, "wait", f"not retrained because {obstacle}")
     attempt_id = f"{state.episode_id}/{state.failure_count + 1}"
-    round_.started[rule.model_name] = (attempt_id, measurement.signal)
+    round_.started[model_name] = (attempt_id, measurement.signal)
     if review_due:
-        round_.reviewed.add(rule.model_name)
+        round_.reviewed.add(model_name)
     retry = f", attempt {state.failure_count + 1} of {policy.failure_limit}" if state.failure_count else ""
     state = replace(
         state,
@@ -641,7 +648,7 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
         measurement,
         state,
         "retrain",
-        f"retrain {rule.model_name}{retry}: {measurement.reason}{_regime(measurement, round_)}",
+        f"retrain {model_name}{retry}: {measurement.reason}{_regime(measurement, round_)}",
         also_review=review_due,
     )
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from warpgauge.accelerate import tie_breaking
 from warpgauge.errors import ModelFileError, SchemaError, TrainingError
 from warpgauge.latency.features import column_mismatch
+from warpgauge.latency.predictor import Predictor
 from warpgauge.latency.sealed_files import check_text_outline, seal, take, unseal
 
 FloatArray = npt.NDArray[np.float64]
@@ -191,6 +194,26 @@ class CategoricalBooster:
         self.table = table
         self.text = text
         self._booster = lightgbm.Booster(model_str=text)
+        self._predictor: Predictor | None = None
+
+    def compile(self, cache_dir: Path | None = None) -> Predictor:
+        """Answer from now on by the compiled form of the trees: the same numbers, many times faster.
+
+        Worth it where a model answers again and again or many rows; making it takes up to half a second.
+
+        Args:
+            cache_dir: Where the compiled kernel is kept; None keeps it for this process alone.
+
+        Returns:
+            The predictor, which also answers single rows of `table.encode`; its `engine` and `reason` say what
+            serves where nothing could be compiled.
+
+        Raises:
+            ModelFileError: If the trees are damaged.
+            SettingsError: If others can write in the folder.
+        """
+        self._predictor = Predictor.compile(self.text, cache_dir=cache_dir)
+        return self._predictor
 
     @classmethod
     def fit(
@@ -206,6 +229,8 @@ class CategoricalBooster:
         validation: tuple[pl.DataFrame, FloatArray, FloatArray | None] | None = None,
         early_stopping_rounds: int = 50,
         text_limit_bytes: int | None = None,
+        monotone: Mapping[str, int] | None = None,
+        start: CategoricalBooster | None = None,
     ) -> CategoricalBooster:
         """Fit on the rows of a frame.
 
@@ -220,6 +245,8 @@ class CategoricalBooster:
             validation: Held-out rows (frame, target, weight) that stop the boosting early, None for none.
             early_stopping_rounds: Rounds without a better RMSE on the held-out rows before it stops.
             text_limit_bytes: Later trees are left out until the text is at most this long, None for any.
+            monotone: Feature -> 1 or -1 where the answer may only rise or fall with it.
+            start: Trees to go on from; its table of inputs is kept, and its trees come first in the text.
 
         Raises:
             SchemaError: If columns do not fit.
@@ -231,8 +258,11 @@ class CategoricalBooster:
             raise TrainingError(
                 f"{int((~np.isfinite(target)).sum())} of {len(target)} targets are not finite; drop these rows"
             )
-        table = _read_table(frame, numeric, categorical)
+        table = _read_table(frame, numeric, categorical) if start is None else start.table
         codes = [table.names.index(name) for name in categorical]
+        params = {"feature_contri": tie_breaking(len(table.names)), **params}
+        if monotone:
+            params = {**params, "monotone_constraints": [monotone.get(name, 0) for name in table.names]}
         try:
             train = lightgbm.Dataset(
                 table.encode(frame),
@@ -254,6 +284,7 @@ class CategoricalBooster:
                 rounds,
                 valid_sets=held_out,
                 callbacks=callbacks,
+                init_model=None if start is None else start._booster,
             )
         except lightgbm.basic.LightGBMError as error:
             raise TrainingError(
@@ -281,18 +312,28 @@ class CategoricalBooster:
         Raises:
             SchemaError: If a column is missing, unknown, renamed or of another type.
         """
-        matrix = self.table.encode(frame)
         if not frame.height:
+            self.table.check(frame)
             return np.empty(0)
-        some = np.flatnonzero((matrix[:, len(self.table.numeric) :] < 0).any(axis=1))
-        known = np.ones(frame.height, dtype=bool)
-        known[some] = False
-        predicted = np.empty(frame.height)
-        if known.any():
-            predicted[known] = self._predict(matrix[known])
-        if len(some):
-            predicted[some] = self._predict_over_categories(matrix[some])
-        return predicted
+        return self._answer(self.table.encode(frame), self._predict)
+
+    def contributions(self, frame: pl.DataFrame) -> FloatArray:
+        """What each feature adds to each prediction: exact SHAP values of the trees, by LightGBM itself.
+
+        LightGBM computes TreeSHAP (path-dependent: what is typical is read from the training rows that
+        passed each node), so no further package is needed.
+
+        Returns:
+            Shape (rows, features + 1), in the unit of the target: one column a feature in the table's order,
+            then the base value, the mean prediction over the training rows. Each row sums to `predict`.
+
+        Raises:
+            SchemaError: See `predict`.
+        """
+        if not frame.height:
+            self.table.check(frame)
+            return np.empty((0, len(self.table.names) + 1))
+        return self._answer(self.table.encode(frame), self._contribute)
 
     def never_seen(self, frame: pl.DataFrame) -> list[list[str]]:
         """What training never showed, one list a row; see `FeatureTable.never_seen`."""
@@ -319,21 +360,40 @@ class CategoricalBooster:
         return cls(FeatureTable.from_document(take(document, "features", dict)), text)
 
     def _predict(self, matrix: FloatArray) -> FloatArray:
+        if self._predictor is not None:
+            return self._predictor.predict(matrix)
         # One thread: LightGBM's threads spin, and waking them costs more than a small batch.
         return np.asarray(self._booster.predict(matrix, num_threads=1), dtype=np.float64)
 
-    def _predict_over_categories(self, matrix: FloatArray) -> FloatArray:
-        """Mean prediction with each unseen code replaced by each known one in turn."""
+    def _contribute(self, matrix: FloatArray) -> FloatArray:
+        return np.asarray(self._booster.predict(matrix, num_threads=1, pred_contrib=True), dtype=np.float64)
+
+    def _answer(self, matrix: FloatArray, ask: Callable[[FloatArray], FloatArray]) -> FloatArray:
+        """What the trees say of each row; for an unseen category the mean over the known ones."""
+        some = np.flatnonzero((matrix[:, len(self.table.numeric) :] < 0).any(axis=1))
+        if not len(some):
+            return ask(matrix)
+        over = self._ask_over_categories(matrix[some], ask)
+        answers = np.empty((len(matrix), *over.shape[1:]))
+        answers[some] = over
+        known = np.ones(len(matrix), dtype=bool)
+        known[some] = False
+        if known.any():
+            answers[known] = ask(matrix[known])
+        return answers
+
+    def _ask_over_categories(self, matrix: FloatArray, ask: Callable[[FloatArray], FloatArray]) -> FloatArray:
+        """Mean answer with each unseen code replaced by each known one in turn."""
         first = len(self.table.numeric)
         sizes = [len(feature.categories) for feature in self.table.categorical]
         unseen = matrix[:, first:] < 0
         used = [size for place, size in enumerate(sizes) if unseen[:, place].any()]
-        total = np.zeros(len(matrix))
+        total = np.zeros(())
         for turn in range(max(used)):
             filled = matrix.copy()
             for place, size in enumerate(sizes):
                 filled[unseen[:, place], first + place] = turn % size
-            total += self._predict(filled)
+            total = total + ask(filled)
         return total / max(used)
 
 

@@ -7,31 +7,25 @@ the model's. The promise is max(5 us, 5 %), because 5 us of a 2 ms launch is bel
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from warpgauge.errors import SchemaError, TrainingError
-from warpgauge.latency.baseline import node_counts
+from warpgauge.latency.scheme import FloatArray, GateMetric, RowScheme
 
 if TYPE_CHECKING:
     from warpgauge.latency.model import LatencyModel
 
-FloatArray = npt.NDArray[np.float64]
-
-PROMISE_US = 5.0
-PROMISE_RATIO = 0.05
 # The median of two trials is their mean, which halves the spread that it should show.
 FLOOR_TRIALS = 3
-SIZE_BANDS = (10, 100, 1_000, 10_000)
-SLICE_COLUMNS = ("gpu_name", "topology", "is_profiled", "is_simulated", "size_band")
-# Columns of one scored row; see `scored_rows`.
-IDENTITY_COLUMNS = ("launch_id", "graph_id", "gpu_name", "topology", "is_profiled", "is_simulated")
-PREDICTORS = {"model": "predicted_us", "curve": "curve_us", "line": "baseline_us"}
+# What a scored row is told by, whatever its table calls it.
+ROW_ID, GROUP_ID = "row_id", "group_id"
+# `model`; `plain` is LightGBM on the raw label with the same features; `curve` is the physics baseline in use;
+# `line` is a + b x size by least squares.
+PREDICTORS = {"model": "predicted_us", "plain": "plain_us", "curve": "curve_us", "line": "baseline_us"}
 METRIC_NAMES = (
     "rmse_us",
     "mae_us",
@@ -46,26 +40,51 @@ METRIC_NAMES = (
 )
 
 
+def losses(metric: GateMetric, actual_us: FloatArray, predicted_us: FloatArray) -> FloatArray:
+    """Loss of each row whose mean decides between models: squared microseconds, or the relative error.
+
+    Latencies over many decades need the second: a squared error would judge the longest kernels alone.
+    """
+    error = np.abs(actual_us - predicted_us)
+    return error / actual_us if metric == "mape_ratio" else error**2
+
+
+def metric_value(metric: GateMetric, row_losses: FloatArray) -> float | None:
+    """The metric of such losses, None where there is no row."""
+    if not len(row_losses):
+        return None
+    mean = float(row_losses.mean())
+    return mean if metric == "mape_ratio" else mean**0.5
+
+
 def scored_rows(
-    launches: pl.DataFrame, actual_us: FloatArray, predicted: pl.DataFrame, **more: FloatArray
+    scheme: RowScheme,
+    rows: pl.DataFrame,
+    actual_us: FloatArray,
+    predicted: pl.DataFrame,
+    **more: FloatArray,
 ) -> pl.DataFrame:
-    """One row a launch with all that the metrics need.
+    """One row a measurement with all that the metrics need.
 
     Args:
-        launches: Rows of the launches table.
+        scheme: How the rows are read.
+        rows: Rows of its table.
         actual_us: Measured latency.
         predicted: What `LatencyModel.predict` gave for these rows.
         more: Further columns, for example `baseline_us`.
 
     Returns:
-        IDENTITY_COLUMNS, node_count, size_band, actual_us, predicted_us, lower_us, upper_us, never_seen_count
-        and `more`.
+        row_id, group_id (equal for the same graph or shape under the same circumstances), the scheme's slice
+        columns, size, size_band, promised_us, actual_us, predicted_us, lower_us, upper_us, never_seen_count and
+        `more`.
     """
-    nodes = node_counts(launches)
-    return launches.select(IDENTITY_COLUMNS).with_columns(
-        pl.Series("node_count", nodes),
-        size_bands(nodes),
+    return rows.select(scheme.slice_columns).with_columns(
+        rows.get_column(scheme.id_column).alias(ROW_ID),
+        scheme.groups(rows).alias(GROUP_ID),
+        pl.Series("size", scheme.sizes(rows)),
+        scheme.size_bands(rows).alias("size_band"),
         pl.Series("actual_us", actual_us),
+        pl.Series("promised_us", np.maximum(scheme.promise_us, scheme.promise_ratio * actual_us)),
         predicted.get_column("predicted_latency_us").alias("predicted_us"),
         predicted.get_column("lower_us"),
         predicted.get_column("upper_us"),
@@ -74,8 +93,8 @@ def scored_rows(
     )
 
 
-def score_rows(model: LatencyModel, launches: pl.DataFrame) -> pl.DataFrame:
-    """Predict rows of the launches table and put the measured latency beside it; see `scored_rows`.
+def score_rows(model: LatencyModel, rows: pl.DataFrame) -> pl.DataFrame:
+    """Predict rows of the model's table and put the measured latency beside it; see `scored_rows`.
 
     Rows without a positive finite label are left out. Champion and challenger are compared on what this gives for the
     same rows.
@@ -84,60 +103,33 @@ def score_rows(model: LatencyModel, launches: pl.DataFrame) -> pl.DataFrame:
         TrainingError: If no row has the label.
         SchemaError: If columns do not fit.
     """
-    rows = usable_rows(launches, model.target)
-    if not rows.height:
+    usable = model.scheme.usable(rows)
+    if not usable.height:
         raise TrainingError(
-            f"none of {launches.height} rows has a positive {model.target}, so nothing can be scored; "
+            f"none of {rows.height} rows has a positive {model.target}, so nothing can be scored; "
             f"give rows with that label"
         )
-    actual = rows.get_column(model.target).cast(pl.Float64).to_numpy().astype(np.float64)
-    return scored_rows(rows, actual, model.predict(rows))
-
-
-def usable_rows(launches: pl.DataFrame, target: str) -> pl.DataFrame:
-    """Rows with a positive finite label and a node count.
-
-    Raises:
-        SchemaError: If the label column is absent.
-    """
-    if target not in launches.columns:
-        raise SchemaError(f"launches: column {target} is missing; it is the label to predict")
-    label = pl.col(target).cast(pl.Float64)
-    has_nodes = (pl.col("node_count") >= 1) | (
-        pl.col("node_count").is_null() & (pl.col("line_length") * pl.col("line_count") >= 1)
-    )
-    return launches.filter(label.is_finite() & (label > 0) & has_nodes)
-
-
-def size_bands(node_count: FloatArray) -> pl.Series:
-    """Band of each node count, for example `11 to 100 nodes`."""
-    labels = [f"1 to {SIZE_BANDS[0]} nodes"]
-    labels += [f"{low + 1} to {high} nodes" for low, high in itertools.pairwise(SIZE_BANDS)]
-    labels += [f"over {SIZE_BANDS[-1]} nodes"]
-    place = np.searchsorted(np.asarray(SIZE_BANDS), node_count, side="left")
-    return pl.Series("size_band", [labels[int(index)] for index in place], dtype=pl.String)
+    return scored_rows(model.scheme, usable, model.scheme.latency_us(usable), model.predict(usable))
 
 
 def with_floor_error(scored: pl.DataFrame) -> pl.DataFrame:
-    """The rows with `floor_error_us`: trial - median of its graph on its GPU; null with under 3 trials."""
-    trials = ("graph_id", "gpu_name", "is_profiled", "is_simulated")
+    """The rows with `floor_error_us`: trial - median of its group; null with under 3 trials."""
     return scored.with_columns(
-        pl.when(pl.len().over(trials) >= FLOOR_TRIALS)
-        .then(pl.col("actual_us") - pl.col("actual_us").median().over(trials))
+        pl.when(pl.len().over(GROUP_ID) >= FLOOR_TRIALS)
+        .then(pl.col("actual_us") - pl.col("actual_us").median().over(GROUP_ID))
         .alias("floor_error_us")
     )
 
 
-def metric_table(scored: pl.DataFrame, slices: Sequence[str] = SLICE_COLUMNS) -> pl.DataFrame:
+def metric_table(scored: pl.DataFrame, slices: Sequence[str] = ()) -> pl.DataFrame:
     """Metrics of every predictor, overall and for each value of each slice column.
 
     Args:
         scored: See `scored_rows`; predictors whose column is absent are left out.
-        slices: Columns to slice by.
+        slices: Columns to slice by; a scheme's `slice_columns` and `size_band`.
 
     Returns:
-        One row a slice and predictor (`model`; `curve` is the physics baseline in use; `line` is a + b x
-        nodes): slice, value (null is `unknown`; `all` overall), predictor, row_count and METRIC_NAMES.
+        One row a slice and predictor (see PREDICTORS): slice, value (null is `unknown`; `all` overall), predictor, row_count and METRIC_NAMES.
         Coverage and width are null for baselines, floor figures where no graph has 3 trials.
 
     Raises:
@@ -192,13 +184,14 @@ def _metrics(part: pl.DataFrame, column: str, *, has_interval: bool) -> dict[str
     floor_error = part.get_column("floor_error_us").to_numpy()
     repeated = np.isfinite(floor_error)
     floor = float(np.sqrt(np.mean(floor_error[repeated] ** 2))) if repeated.any() else None
+    promised = part.get_column("promised_us").to_numpy()
     values: dict[str, float | None] = {
         "rmse_us": float(np.sqrt(np.mean(error**2))),
         "mae_us": float(np.mean(error)),
         "mape_ratio": float(np.mean(error / actual)),
         "p95_abs_us": float(np.quantile(error, 0.95)),
         "p99_abs_us": float(np.quantile(error, 0.99)),
-        "share_within_promise_ratio": float(np.mean(error <= np.maximum(PROMISE_US, PROMISE_RATIO * actual))),
+        "share_within_promise_ratio": float(np.mean(error <= promised)),
         "coverage_ratio": None,
         "mean_interval_width_us": None,
         "noise_floor_us": floor,

@@ -1,4 +1,4 @@
-"""The launch-latency model: baseline x trees, with an interval, and a word for whatever it never saw.
+"""A latency model: baseline x trees, with an interval, and a word for whatever it never saw.
 
 The trees learn the log ratio of latency to the physics baseline, so that 3 us and 2 ms count alike and sizes
 beyond the measured ones follow the baseline's slope.
@@ -15,36 +15,30 @@ import numpy.typing as npt
 import polars as pl
 
 from warpgauge.errors import ModelFileError
-from warpgauge.latency.baseline import (
-    KEY_COLUMNS,
-    LEVELS,
-    OWN_LEVEL_COUNT,
-    Baseline,
-    BaselineAnswer,
-    node_counts,
-)
+from warpgauge.latency.baseline import Baseline, BaselineAnswer
 from warpgauge.latency.booster import MISSING, CategoricalBooster, FeatureTable
-from warpgauge.latency.catalogue import CATALOGUE, SOURCE_COLUMNS, feature
-from warpgauge.latency.features import build_features, check_launch_columns
-from warpgauge.latency.intervals import GROUP_COLUMNS, RANGE_WIDENING_RATIO, Intervals
+from warpgauge.latency.explanations import explain
+from warpgauge.latency.intervals import RANGE_WIDENING_RATIO, Intervals
+from warpgauge.latency.launch_scheme import KIND as LAUNCHES_KIND
+from warpgauge.latency.launch_scheme import LaunchScheme
+from warpgauge.latency.scheme import FloatArray, RowScheme
 from warpgauge.latency.sealed_files import seal, take, unseal
+from warpgauge.latency.table_scheme import KIND as TABLE_KIND
+from warpgauge.latency.table_scheme import TableScheme
 
-FloatArray = npt.NDArray[np.float64]
-FORMAT = "warpgauge-launch-latency-1"
+FORMAT = "warpgauge-latency-2"
 # exp(7) = 1100-fold: beyond it an interval says no more than "unknown", and exp would overflow far later.
 LARGEST_HALF_WIDTH_LOG = 7.0
-PREDICTION_COLUMNS = tuple(dict.fromkeys((*SOURCE_COLUMNS, *KEY_COLUMNS)))
 
 
 @dataclass(frozen=True)
 class LatencyModel:
-    """A trained launch-latency model.
+    """A trained latency model, of launches or of any other table.
 
     Attributes:
-        baseline: Physics baseline.
+        baseline: Physics baseline; its scheme says how rows are read.
         booster: Trees on the log ratio, with their table of inputs.
         intervals: Calibrated widths.
-        target: Label column that it predicts.
         trained_on: Summary of the training rows, JSON values only; `is_simulated` says whether any of them
             was simulated.
     """
@@ -52,7 +46,6 @@ class LatencyModel:
     baseline: Baseline
     booster: CategoricalBooster
     intervals: Intervals
-    target: str
     trained_on: Mapping[str, Any]
 
     @property
@@ -65,20 +58,26 @@ class LatencyModel:
         """Features in use, in the booster's order."""
         return self.booster.table.names
 
-    def assume_ordinary(self, launches: pl.DataFrame) -> pl.DataFrame:
-        """The launches with what a caller leaves open taken as an ordinary, unprofiled launch of the kind that
-        the model learned from: null `is_profiled` is no, null `is_simulated` is the model's own.
-        """
-        return launches.with_columns(
-            pl.col("is_profiled").fill_null(False), pl.col("is_simulated").fill_null(self.is_simulated)
-        )
+    @property
+    def scheme(self) -> RowScheme:
+        """How rows are read."""
+        return self.baseline.scheme
 
-    def predict(self, launches: pl.DataFrame) -> pl.DataFrame:
-        """Latency of each launch.
+    @property
+    def target(self) -> str:
+        """Label column that it predicts."""
+        return self.scheme.target
+
+    def assume_ordinary(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with what a caller leaves open taken as of the kind that the model learned from."""
+        return self.scheme.assume_ordinary(rows, is_simulated=self.is_simulated)
+
+    def predict(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Latency of each row.
 
         Args:
-            launches: Columns of the launches table, in any order, null where a value is not known; identity
-                and label columns may be absent. `tables.LAUNCHES.conform` gives such a frame.
+            rows: Columns of the table, in any order, null where a value is not known; identity and label
+                columns may be absent. `scheme.conform` gives such a frame.
 
         Returns:
             Same rows in the same order: `predicted_latency_us`, `lower_us`, `upper_us` (positive, in this
@@ -87,12 +86,12 @@ class LatencyModel:
             rows).
 
         Raises:
-            SchemaError: If a column is missing, unknown or renamed, or a node count is missing.
+            SchemaError: If a column is missing, unknown or renamed, or a size is missing.
         """
-        answer, features = self._inputs(launches)
+        answer, features = self._inputs(rows)
         predicted = answer.latency_us * np.exp(self.booster.predict(features))
-        never_seen, widening = self._never_seen(launches, answer, features)
-        half = self.intervals.half_width(predicted, launches.select(GROUP_COLUMNS))
+        never_seen, widening = self._never_seen(rows, answer, features)
+        half = self.intervals.half_width(predicted, rows)
         half = np.minimum(half + widening, LARGEST_HALF_WIDTH_LOG)
         return pl.DataFrame(
             {
@@ -100,20 +99,25 @@ class LatencyModel:
                 "lower_us": predicted * np.exp(-half),
                 "upper_us": predicted * np.exp(half),
                 "never_seen": pl.Series(never_seen, dtype=pl.List(pl.String)),
-                "is_simulated": pl.Series([self.is_simulated] * launches.height, dtype=pl.Boolean),
+                "is_simulated": pl.Series([self.is_simulated] * rows.height, dtype=pl.Boolean),
             }
         )
 
-    def predict_us(self, launches: pl.DataFrame) -> FloatArray:
+    def predict_us(self, rows: pl.DataFrame) -> FloatArray:
         """Predicted latency alone, microseconds; see `predict`."""
-        answer, features = self._inputs(launches)
+        answer, features = self._inputs(rows)
         return answer.latency_us * np.exp(self.booster.predict(features))
+
+    def explain(self, rows: pl.DataFrame) -> list[list[dict[str, Any]]]:
+        """What the baseline and each feature contributed to each row's prediction; see `explanations.explain`."""
+        answer, features = self._inputs(rows)
+        return explain(self.booster, features, answer.latency_us)
 
     def to_files(self) -> dict[str, bytes]:
         """`model.txt` (LightGBM's text) and `model.json` (all else); no pickle. The same model, the same bytes."""
         document = {
             "format": FORMAT,
-            "target": self.target,
+            "scheme": self.scheme.to_document(),
             "unit": "us",
             "features": self.booster.table.to_document(),
             "baseline": self.baseline.to_document(),
@@ -131,8 +135,8 @@ class LatencyModel:
         """
         document, text = unseal(files, FORMAT)
         table = FeatureTable.from_document(take(document, "features", dict))
-        known = {entry.name for entry in CATALOGUE}
-        unknown = [name for name in table.names if name not in known]
+        scheme = scheme_from_document(take(document, "scheme", dict))
+        unknown = scheme.unknown_features(table.names)
         if unknown:
             raise ModelFileError(
                 f"the model needs the feature {', '.join(unknown)}, which this version cannot build; "
@@ -141,62 +145,64 @@ class LatencyModel:
         trained_on = take(document, "trained_on", dict)
         take(trained_on, "is_simulated", bool)
         return cls(
-            Baseline.from_document(take(document, "baseline", dict)),
+            Baseline.from_document(take(document, "baseline", dict), scheme),
             CategoricalBooster(table, text),
             Intervals.from_document(take(document, "intervals", dict)),
-            take(document, "target", str),
             trained_on,
         )
 
-    def _inputs(self, launches: pl.DataFrame) -> tuple[BaselineAnswer, pl.DataFrame]:
-        check_launch_columns(launches, PREDICTION_COLUMNS)
-        return self.baseline.predict(launches), build_features(launches).select(self.feature_names)
+    def _inputs(self, rows: pl.DataFrame) -> tuple[BaselineAnswer, pl.DataFrame]:
+        self.scheme.check(rows, is_training=False)
+        return self.baseline.predict(rows), self.scheme.features(rows).select(self.feature_names)
 
     def _never_seen(
-        self, launches: pl.DataFrame, answer: BaselineAnswer, features: pl.DataFrame
+        self, rows: pl.DataFrame, answer: BaselineAnswer, features: pl.DataFrame
     ) -> tuple[list[list[str]], FloatArray]:
         """What training never showed of each row, and what that adds to its half width in log."""
-        found: list[list[str]] = [[] for _ in range(launches.height)]
-        widening = np.zeros(launches.height)
-        new_key = np.zeros(launches.height, dtype=bool)
-        for name in KEY_COLUMNS:
-            values, is_new = self.baseline.unseen(launches, name)
+        found: list[list[str]] = [[] for _ in range(rows.height)]
+        widening = np.zeros(rows.height)
+        new_key = np.zeros(rows.height, dtype=bool)
+        key_columns = self.scheme.key_columns
+        for name in key_columns:
+            values, is_new = self.baseline.unseen(rows, name)
             for row in np.flatnonzero(is_new):
                 value = values[int(row)]
                 found[row].append(f"{name}={MISSING if value is None else value}")
             widening[is_new] += self.intervals.unseen_width(name)
             new_key |= is_new
-        self._add_new_combinations(launches, answer, new_key, found, widening)
+        self._add_new_combinations(rows, answer, new_key, found, widening)
         for place, names in enumerate(self.booster.never_seen(features)):
             # A derived feature is missing because a column is: the column alone is named, if it is one of ours.
-            lacking = [name for name in names if name.split("=")[0] not in KEY_COLUMNS]
-            copied = [name for name in lacking if not feature(name.split("=")[0]).is_derived]
+            lacking = [name for name in names if name.split("=")[0] not in key_columns]
+            copied = [name for name in lacking if self.scheme.is_copied(name.split("=")[0])]
             named = copied or ([] if found[place] else lacking)
             if named:
                 found[place].extend(named)
                 widening[place] += self.intervals.unseen_width(named[0].split("=")[0])
-        nodes = node_counts(launches)
-        beyond = np.maximum(np.log(nodes / answer.largest), np.log(answer.smallest / nodes))
+        beyond = np.maximum(np.log(answer.sizes / answer.largest), np.log(answer.smallest / answer.sizes))
         for row in np.flatnonzero(beyond > 0):
-            found[row].append(f"node_count={nodes[row]:.0f}")
+            found[row].append(f"{self.scheme.size_name}={answer.sizes[row]:.6g}")
             widening[row] += RANGE_WIDENING_RATIO * beyond[row]
         return found, widening
 
     def _add_new_combinations(
         self,
-        launches: pl.DataFrame,
+        rows: pl.DataFrame,
         answer: BaselineAnswer,
         new_key: npt.NDArray[np.bool_],
         found: list[list[str]],
         widening: FloatArray,
     ) -> None:
         """Each value was seen, but not on one launch: no group of its own answered."""
-        columns = [name for name in LEVELS[OWN_LEVEL_COUNT - 1] if name != "is_simulated"]
-        rows = np.flatnonzero((answer.level >= OWN_LEVEL_COUNT) & ~new_key)
-        widening[rows] += max(self.intervals.unseen_width(name) for name in columns)
-        for row in rows:
-            values = launches.select(columns).row(int(row), named=True)
-            found[row].append(
+        own = self.scheme.own_level_count
+        columns = [name for name in self.scheme.levels[own - 1] if name != "is_simulated"]
+        if not columns:
+            return
+        places = np.flatnonzero((answer.level >= own) & ~new_key)
+        widening[places] += max(self.intervals.unseen_width(name) for name in columns)
+        for place in places:
+            values = rows.select(columns).row(int(place), named=True)
+            found[place].append(
                 " with ".join(
                     f"{name}={str(value).lower() if isinstance(value, bool) else value}"
                     for name, value in values.items()
@@ -205,26 +211,15 @@ class LatencyModel:
             )
 
 
-def trained_on_summary(launches: pl.DataFrame, **extra: Any) -> dict[str, Any]:
-    """What a model was trained on, as JSON values: rows, groups, range of sizes, share simulated."""
-    nodes = node_counts(launches)
-    return {
-        "row_count": launches.height,
-        "graph_count": launches.get_column("graph_id").n_unique(),
-        "signature_count": launches.get_column("graph_signature").n_unique(),
-        **{
-            name: launches.get_column(name).cast(pl.String).drop_nulls().unique().sort().to_list()
-            for name in KEY_COLUMNS[:-1]
-        },
-        "source_kind": launches.get_column("source_kind")
-        .cast(pl.String)
-        .drop_nulls()
-        .unique()
-        .sort()
-        .to_list(),
-        "smallest_node_count": float(nodes.min()),
-        "largest_node_count": float(nodes.max()),
-        "is_simulated": bool(launches.get_column("is_simulated").any()),
-        "simulated_ratio": float(launches.get_column("is_simulated").mean() or 0.0),  # type: ignore[arg-type]
-        **extra,
-    }
+def scheme_from_document(document: Mapping[str, Any]) -> RowScheme:
+    """How the rows of a stored model are read.
+
+    Raises:
+        ModelFileError: If the document names no scheme of this version.
+    """
+    kind = take(document, "kind", str)
+    if kind == LAUNCHES_KIND:
+        return LaunchScheme(target=take(document, "target", str))
+    if kind == TABLE_KIND:
+        return TableScheme.from_document(document)
+    raise ModelFileError(f"the model reads rows as {kind!r}, which this version cannot; train a new version")

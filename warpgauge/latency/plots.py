@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from warpgauge.latency.evaluation import SIZE_BANDS
+from warpgauge.latency.evaluation import ROW_ID
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from warpgauge.latency.scheme import RowScheme
     from warpgauge.latency.training import LatencyTraining
 
 # More points than this only darken the picture.
@@ -27,10 +28,10 @@ def draw_training(training: LatencyTraining) -> dict[str, Figure]:
     heldout = training.heldout
     points = heldout
     if heldout.height > LARGEST_POINT_COUNT:
-        points = heldout.sort("launch_id").head(LARGEST_POINT_COUNT)
+        points = heldout.sort(ROW_ID).head(LARGEST_POINT_COUNT)
     return {
-        "residuals": _residuals(points),
-        "predicted_actual": _predicted_actual(points),
+        "residuals": _residuals(points, training.model.scheme),
+        "predicted_actual": _predicted_actual(points, training.model.scheme),
         "coverage": _coverage(heldout, training.model.intervals.coverage_ratio),
         "importance": _importance(training.importance),
     }
@@ -49,18 +50,22 @@ def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _by_topology(points: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    parts = points.partition_by("topology", as_dict=True)
-    return sorted((str(key[0]), part) for key, part in parts.items())
+def _by_kind(points: pl.DataFrame, scheme: RowScheme) -> list[tuple[str, pl.DataFrame]]:
+    """The points by the column that intervals are told apart by first: the topology of launches."""
+    columns = scheme.interval_levels[-1][:1] if scheme.interval_levels else ()
+    if not columns:
+        return [("all", points)]
+    parts = points.partition_by(columns, as_dict=True)
+    return sorted(((str(key[0]), part) for key, part in parts.items()), key=lambda pair: pair[0])
 
 
-def _residuals(points: pl.DataFrame) -> Figure:
+def _residuals(points: pl.DataFrame, scheme: RowScheme) -> Figure:
     figure, axes = _figure(
-        "Held-out residuals by size", "nodes in the graph", "actual / predicted latency (ratio)"
+        "Held-out residuals by size", scheme.size_name, "actual / predicted latency (ratio)"
     )
-    for name, part in _by_topology(points):
+    for name, part in _by_kind(points, scheme):
         ratio = part["actual_us"].to_numpy() / part["predicted_us"].to_numpy()
-        axes.scatter(part["node_count"].to_numpy(), ratio, s=4, alpha=0.3, label=name)
+        axes.scatter(part["size"].to_numpy(), ratio, s=4, alpha=0.3, label=name)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -68,9 +73,9 @@ def _residuals(points: pl.DataFrame) -> Figure:
     return figure
 
 
-def _predicted_actual(points: pl.DataFrame) -> Figure:
+def _predicted_actual(points: pl.DataFrame, scheme: RowScheme) -> Figure:
     figure, axes = _figure("Held-out predictions", "predicted latency (us)", "actual latency (us)")
-    for name, part in _by_topology(points):
+    for name, part in _by_kind(points, scheme):
         axes.scatter(
             part["predicted_us"].to_numpy(), part["actual_us"].to_numpy(), s=4, alpha=0.3, label=name
         )
@@ -83,10 +88,10 @@ def _predicted_actual(points: pl.DataFrame) -> Figure:
 
 
 def _coverage(heldout: pl.DataFrame, wanted_ratio: float) -> Figure:
-    figure, axes = _figure("Share of held-out launches inside their interval", "", "coverage (ratio)")
+    figure, axes = _figure("Share of held-out rows inside their interval", "", "coverage (ratio)")
     inside = (pl.col("actual_us") >= pl.col("lower_us")) & (pl.col("actual_us") <= pl.col("upper_us"))
     table = heldout.group_by("size_band").agg(
-        inside.mean().alias("coverage"), pl.len().alias("count"), pl.col("node_count").min().alias("first")
+        inside.mean().alias("coverage"), pl.len().alias("count"), pl.col("size").min().alias("first")
     )
     table = table.sort("first")
     places = np.arange(table.height)
@@ -95,7 +100,6 @@ def _coverage(heldout: pl.DataFrame, wanted_ratio: float) -> Figure:
     axes.set_xticks(places, labels)
     axes.axhline(wanted_ratio, color="black", linewidth=0.8)
     axes.set_ylim(0.0, 1.0)
-    axes.set_xlim(-0.5, len(SIZE_BANDS) + 0.5)
     return figure
 
 

@@ -1,6 +1,6 @@
-"""The launch-latency model behind MLflow's pyfunc interface.
+"""A latency model behind MLflow's pyfunc interface.
 
-Columns of the launches table go in, numbers and flags as doubles (a flag is 0 or 1, missing is NaN), in any
+Columns of the model's table go in, numbers and flags as doubles (a flag is 0 or 1, missing is NaN), in any
 order; predicted latency with its interval comes out.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class LaunchLatency(PythonModel):
+class Latency(PythonModel):
     """Loads the checked model files and answers frames."""
 
     # The signature stored with the version checks the input; MLflow would check type hints beside it.
@@ -35,12 +35,10 @@ class LaunchLatency(PythonModel):
         """Latency of each row."""
         import polars as pl
 
-        from warpgauge.tables import LAUNCHES
-
-        frame = LAUNCHES.conform(pl.from_pandas(model_input, nan_to_null=True))
+        frame = self.model.scheme.conform(pl.from_pandas(model_input, nan_to_null=True))
         answer = self.model.predict(self.model.assume_ordinary(frame))
         never_seen = pl.col("never_seen").list.join(", ")
         return answer.with_columns(never_seen).to_pandas()
 
 
-set_model(LaunchLatency())
+set_model(Latency())

@@ -1,0 +1,136 @@
+"""Which rows a retraining learns from: all, the new ones alone, or an older model that the new ones correct.
+
+After a change the older rows teach what is no longer true; but few new rows teach little. Which of the three is best
+depends on how many new rows there are and on what changed, so it is measured: each way is trained on part
+of the new rows' shapes and judged on the rest of them, whose older measurements it has not seen either. All rows
+are kept unless another way is better beyond chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from warpgauge.errors import TrainingError
+from warpgauge.latency.fitting import Boosting, base_recipe, correcting, make_recipe
+from warpgauge.latency.scheme import FloatArray, RowScheme
+
+Way = Literal["all", "new", "corrected"]
+# Fewer new rows than this are judged on some ten of them, and they cannot outvote the old ones either.
+LEAST_NEW_ROWS = 100
+# With as many as this one fold of the new rows says enough; below, all four do.
+ROWS_OF_ONE_FOLD = 10_000
+# More older rows than this only make the choice slow; the training itself takes all.
+LARGEST_OLD_COUNT = 40_000
+# A way other than all rows must be better by this share: below it, more rows are worth more than the difference.
+LEAST_GAIN_RATIO = 0.02
+DRAWS = 1_000
+CONFIDENCE_RATIO = 0.95
+
+
+@dataclass(frozen=True)
+class RowChoice:
+    """Which rows to learn from, and what was measured to say so.
+
+    Attributes:
+        way: `all`, `new` or `corrected`.
+        errors: Way -> mean |log(actual / predicted)| on held-out new rows; empty where nothing was compared.
+        old_count, new_count: Rows with a label before and after the change.
+        judged_count: Held-out new rows that the errors are of.
+        reason: In words.
+    """
+
+    way: Way
+    errors: dict[str, float]
+    old_count: int
+    new_count: int
+    judged_count: int
+    reason: str
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dict(vars(self))
+
+
+def choose_rows(
+    scheme: RowScheme,
+    old: pl.DataFrame,
+    new: pl.DataFrame,
+    boosting: Boosting,
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> RowChoice:
+    """Which rows to learn from.
+
+    Args:
+        scheme: How the rows are read.
+        old: Labelled rows that the model in use learned from.
+        new: Labelled rows that came since.
+        boosting: What was chosen about the trees.
+        seed: Of everything random.
+        options: `device` and `threads` of `make_recipe`.
+    """
+
+    def keep_all(reason: str) -> RowChoice:
+        return RowChoice("all", {}, old.height, new.height, 0, reason)
+
+    if not old.height:
+        return keep_all("no older row: all rows are new")
+    if new.height < LEAST_NEW_ROWS:
+        return keep_all(
+            f"{new.height} new {scheme.row_noun} are too few to compare, {LEAST_NEW_ROWS} are needed"
+        )
+    sample = old.sort(scheme.id_column).sample(min(old.height, LARGEST_OLD_COUNT), seed=seed)
+    options = {**options, "seed": seed}
+    try:
+        base = base_recipe(scheme, sample, boosting, **options)
+        corrected, _ = make_recipe(scheme, new, correcting(boosting), corrects=base, **options)
+        alone, _ = make_recipe(scheme, new, boosting, **options)
+    except TrainingError as error:
+        return keep_all(f"new and old {scheme.row_noun} cannot be compared: {error}")
+    mixed, _ = make_recipe(scheme, pl.concat([sample, new]), boosting, **options)
+    is_new = (
+        mixed.rows.get_column(scheme.id_column).is_in(new.get_column(scheme.id_column).implode()).to_numpy()
+    )
+    folds = alone.training_folds
+    if new.height >= ROWS_OF_ONE_FOLD:
+        folds = folds[:1]
+    errors = {
+        "all": np.concatenate(
+            [mixed.heldout_errors(number)[is_new[mixed.fold == number]] for number in folds]
+        ),
+        "new": np.concatenate([alone.heldout_errors(number) for number in folds]),
+        "corrected": np.concatenate([corrected.heldout_errors(number) for number in folds]),
+    }
+    means = {way: float(values.mean()) for way, values in errors.items()}
+    judged = len(errors["all"])
+    best: Way = min(("new", "corrected"), key=lambda way: means[way])
+    upper = _upper_ratio(errors[best], errors["all"], seed)
+    said = ", ".join(f"{way} {mean:.2%}" for way, mean in sorted(means.items(), key=lambda pair: pair[1]))
+    text = f"mean log error on {judged} held-out new {scheme.row_noun}: {said}"
+    if upper < 1 - LEAST_GAIN_RATIO:
+        return RowChoice(best, means, old.height, new.height, judged, f"{WAYS[best]}: {text}")
+    return RowChoice(
+        "all", means, old.height, new.height, judged, f"{WAYS['all']}: no other way is surely better: {text}"
+    )
+
+
+WAYS: dict[Way, str] = {
+    "all": "old and new rows together",
+    "new": "new rows alone",
+    "corrected": "the older model corrected by the new rows",
+}
+
+
+def _upper_ratio(errors: FloatArray, others: FloatArray, seed: int) -> float:
+    """Upper end of the interval of (mean of errors / mean of others), rows drawn in pairs."""
+    random = np.random.default_rng(seed)
+    ratios = np.empty(DRAWS)
+    for draw in range(DRAWS):
+        picked = random.integers(len(errors), size=len(errors))
+        ratios[draw] = errors[picked].mean() / max(float(others[picked].mean()), 1e-12)
+    return float(np.quantile(ratios, CONFIDENCE_RATIO))
