@@ -23,6 +23,7 @@ from typing import Any
 from warpgauge.errors import ServiceUnavailableError, SettingsError, WarpgaugeError
 
 Result = dict[str, Any]
+WHICH_MODEL = "launch-latency, doc-quality, or latency-NAME for the table NAME"
 OUTPUT_FAILED_EXIT_CODE = ServiceUnavailableError.exit_code
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 # What a shell answers for a command that SIGINT ended.
@@ -294,18 +295,18 @@ def _add_models(commands: Any) -> None:
 
     registry = commands.add_parser("models", help="List, compare, promote and roll back model versions")
     actions = registry.add_subparsers(dest="kind", required=True, metavar="ACTION")
-    _command(actions, "list", "List the versions of both models and who is champion", _models_list)
+    _command(actions, "list", "List the versions of every model and who is champion", _models_list)
     compare = _command(actions, "compare", "Show two versions side by side", _models_compare)
-    compare.add_argument("model", metavar="MODEL", help="launch-latency or doc-quality")
+    compare.add_argument("model", metavar="MODEL", help=WHICH_MODEL)
     compare.add_argument("first", metavar="VERSION", help="a version number or an alias")
     compare.add_argument("second", metavar="VERSION", help="a version number or an alias")
     promote = _command(actions, "promote", "Make a version champion", _models_promote)
-    promote.add_argument("model", metavar="MODEL", help="launch-latency or doc-quality")
+    promote.add_argument("model", metavar="MODEL", help=WHICH_MODEL)
     promote.add_argument("version", metavar="VERSION", help="a version number or an alias")
     rollback = _command(
         actions, "rollback", "Give the champion's place back to the version before it", _models_rollback
     )
-    rollback.add_argument("model", metavar="MODEL", help="launch-latency or doc-quality")
+    rollback.add_argument("model", metavar="MODEL", help=WHICH_MODEL)
 
 
 def _command(

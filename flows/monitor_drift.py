@@ -29,6 +29,7 @@ def monitor_drift() -> dict[str, Any]:
         if order["model_name"] == DOC_QUALITY:
             state = train_docquality(**why, return_state=True)
         else:
-            state = train_latency(**why, **order["spec"], return_state=True)
+            which = {name: order[name] for name in ("model_name", "table", "folder")}
+            state = train_latency(**why, **which, return_state=True)
         retrained.append(monitoring.record_outcome(order, state))
     return monitoring.summarize(decided, retrained)

@@ -24,6 +24,7 @@ def train_latency(
     table: str | None = None,
     folder: str | None = None,
     trials: int | None = None,
+    model_name: str | None = None,
 ) -> dict[str, Any]:
     """Train, register and judge one latency version, unless these data were already trained on.
 
@@ -35,17 +36,18 @@ def train_latency(
         table: Spec file of the latency table to learn from; empty for the launches table.
         folder: Where the files of the spec lie; empty for the spec's own folder.
         trials: Settings of the trees to search first; None is the setting `latency_trials`.
+        model_name: Model that the monitor asked for; empty for the one that the spec describes.
     """
-    name = training.model_named(table, folder)
+    name = model_name or training.model_named(table, folder)
     with leases.hold(attempts.training_job(name)), attempts.attempt(name, attempt_id) as attempt:
-        if table:
-            collect(table, folder)
-        validate(training.learns_from(name, table, folder))
+        tables = training.learns_from(name, table, folder)
+        collected = collect(table, folder) if table else None
+        validate(tables)
         planned = plan(name, force, allow_simulated, table, folder, trials)
         if planned["skip"]:
             attempt.end("refused", planned["why"])
-            return add_figures(name, planned)
+            return add_figures(name, planned, collected)
         bundle = train(planned, reason)
         verdict = gate(bundle, register(bundle), allow_simulated)
         attempt.end(attempts.OUTCOMES[verdict["outcome"]], "; ".join(verdict["reasons"]))
-        return add_figures(name, verdict)
+        return add_figures(name, verdict, collected)

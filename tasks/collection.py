@@ -33,6 +33,7 @@ from tasks.presentation import printable
 from tasks.storage import Appended, Store, TableName, cache_dir, remove_stale, table_named
 from warpgauge.errors import (
     NoDataError,
+    SchemaError,
     ServiceUnavailableError,
     SettingsError,
     SourceFileError,
@@ -40,10 +41,11 @@ from warpgauge.errors import (
     WarpgaugeError,
 )
 from warpgauge.settings import load_settings
-from warpgauge.tables import TIME
+from warpgauge.tables import TIME, Table
 
 if TYPE_CHECKING:
     from warpgauge.documents.batch import DocumentBatch
+    from warpgauge.latency.table_spec import TableSpec
     from warpgauge.launches.batch import LaunchBatch
     from warpgauge.telemetry.batch import SampleBatch
 
@@ -286,60 +288,121 @@ def collect_telemetry(sources: list[str], keep_whole: bool = False) -> dict[str,
     return result
 
 
-def collect_table(spec_path: str, folder: str | None = None) -> dict[str, Any]:
+def collect_table(table: str, folder: str | None = None) -> dict[str, Any]:
     """Collect the rows of a latency table that a spec file describes; rows that are there already add nothing.
 
     Args:
-        spec_path: The spec.
-        folder: Where the files that it names lie; None is the spec's own folder.
+        table: The spec.
+        folder: Where the files that it names lie; empty for the spec's own folder.
 
     Raises:
         SourceFileError, SettingsError: If the spec is wrong or no file matches it.
+        SchemaError: If a column of the spec is in no file, or is not what the rows that are there already have.
         NoDataError: If no file could be collected.
     """
     from tasks.validation import read_rows
     from warpgauge.latency.table_spec import read_table_spec
     from warpgauge.source_file import read_source_file
 
-    spec = read_table_spec(spec_path, folder or None)
-    table = spec.scheme.table
+    spec = read_table_spec(table, folder or None)
+    stored = spec.scheme.table
     store = Store()
     limit = load_settings().fetch_size_limit_bytes
 
     def read(path: Path) -> pl.DataFrame:
-        return read_rows(path, limit).rename(dict(spec.renamed), strict=False)
+        found = read_rows(path, limit)
+        twice = [old for old, new in spec.renamed.items() if old in found.columns and new in found.columns]
+        if twice:
+            raise SchemaError(
+                f"{path}: has {twice[0]} and {spec.renamed[twice[0]]}, which [rename] makes one; mend the spec"
+            )
+        return found.rename(dict(spec.renamed), strict=False)
 
-    def columns(path: Path) -> list[str]:
+    added_columns = _require_same_kinds(spec, store)
+    present: set[str] = set()
+    for path in spec.files():
         try:
-            return read(path).columns
+            found = read(path)
         except WarpgaugeError:
-            return []  # collecting it names what is wrong
-
-    spec.require_columns({name for path in spec.files() for name in columns(path)})
+            continue  # collecting it names what is wrong
+        present |= set(found.columns)
+        _require_collected(spec, store, path, [name for name in added_columns if name in found.columns])
+    if present:
+        spec.require_columns(present)
 
     def collect(source: str, report: SourceReport) -> None:
         path = Path(source)
         found = read(path)
         rows, notes = spec.rows(found, source=read_source_file(path, size_limit_bytes=limit))
         report.notes += notes
-        appended = store.append(table, rows.with_columns(_now("collected_at")))
+        appended = store.append(stored, rows.with_columns(_now("collected_at")))
         report.offered, report.added = appended.offered, appended.added
 
-    return _collect_each(store, table, [str(path) for path in spec.files()], collect)
+    return _collect_each(store, stored, [str(path) for path in spec.files()], collect)
+
+
+def _require_same_kinds(spec: TableSpec, store: Store) -> list[str]:
+    """Stop where the table holds a column of the spec as another kind; the spec's columns of which it holds none.
+
+    Raises:
+        SchemaError: Naming the column.
+    """
+    table = spec.scheme.table
+    if others := store.other_kinds(table):
+        raise SchemaError(
+            f"{spec.path}: in table {table.name} {', '.join(others)} as the spec says; {_make_anew(table, store)}"
+        )
+    counts = store.read(table).select(pl.len().alias(""), pl.exclude("").count()).collect().row(0, named=True)
+    return [name for name, count in counts.items() if name and not count and counts[""]]
+
+
+def _require_collected(spec: TableSpec, store: Store, path: Path, names: list[str]) -> None:
+    """Stop where a file was collected before the spec had these columns: its rows would lack them for ever.
+
+    Raises:
+        SchemaError: Naming the file and the columns.
+    """
+    from warpgauge.source_file import read_source_file
+
+    if not names:
+        return
+    table = spec.scheme.table
+    sha256 = read_source_file(path, size_limit_bytes=load_settings().fetch_size_limit_bytes).sha256
+    count = store.read(table).filter(pl.col("source_sha256") == sha256).select(pl.len()).collect().item()
+    if count:
+        raise SchemaError(
+            f"{path}: {count} rows of it are in table {table.name} without {', '.join(names)}, which the spec names "
+            f"by now; {_make_anew(table, store)}"
+        )
+
+
+def _make_anew(table: Table, store: Store) -> str:
+    return f"give the spec another name, or move {store.table_uri(table)} away and collect again"
 
 
 def collect_known_tables() -> list[dict[str, Any]]:
-    """Collect the tables of every latency model that a spec file describes; one whose spec is gone is refused."""
-    from tasks.registration import table_models
+    """Collect and validate the table of every latency model that a spec file describes.
+
+    One whose spec is gone or whose rows are refused costs the others nothing: `refused` of its report says why.
+
+    Returns:
+        A report for each model, as `collect_table` gives it, with what validation refused.
+    """
+    from tasks.registration import model_spec, table_models
+    from tasks.validation import validate_tables
 
     found = []
     for name, spec in table_models().items():
+        report: dict[str, Any] = {"table": name, "added": 0, "refused": [], "salvaged": []}
         try:
-            found.append(collect_table(spec["table"], spec.get("folder")))
+            table = model_spec(name, **spec).scheme.table
+            report = collect_table(**spec)
+            report["refused"] += validate_tables([table])["refused"]
         except ServiceUnavailableError:
             raise
         except WarpgaugeError as error:
-            found.append({"table": name, "added": 0, "refused": [f"{name}: {error}"], "salvaged": []})
+            report["refused"].append(f"{name}: {error}")
+        found.append(report)
     return found
 
 

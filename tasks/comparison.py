@@ -104,12 +104,17 @@ def _latency_candidate(
     gate = folder / "gate"
     name, metric_name = bundle_facts(folder)["model_name"], model.scheme.gate_metric
     gate_rows = pl.read_parquet(gate / GATE_ROWS)
+    # A champion whose spec had fewer columns is asked about those.
+    gate_rows = gate_rows.select(
+        column for column in gate_rows.columns if column in model.scheme.table.schema
+    )
     if gate_rows.is_empty():
         return Candidate(name, version, metric_name, None, 0, None, is_simulated=is_simulated)
     scored = score_rows(model, gate_rows)
     baseline = pl.read_parquet(gate / GATE_BASELINE).rename({"actual_us": "label_us"})
     rows = scored.join(baseline, on=ROW_ID, how="inner", maintain_order="left")
-    actual = rows["actual_us"].to_numpy()
+    # The bundle's own labels: a champion whose spec had another unit would read other ones from the same rows.
+    actual = rows["label_us"].to_numpy()
     own = losses(metric_name, actual, rows["predicted_us"].to_numpy())
     line = losses(metric_name, actual, rows["baseline_us"].to_numpy())
     metric = partial(metric_value, metric_name)

@@ -34,7 +34,6 @@ from warpgauge.drift.decision import (
 from warpgauge.drift.decision import decide as decide_purely
 from warpgauge.drift.measurement import Measurement
 from warpgauge.errors import ModelFileError, ModelNotFoundError, ServiceUnavailableError, WarpgaugeError
-from warpgauge.latency.table_spec import read_table_spec
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES
 from warpgauge.settings import Settings, load_settings
 
@@ -185,8 +184,8 @@ def _order(decision: Decision) -> dict[str, Any]:
         "attempt_id": decision.attempt_id,
         "reason": decision.reason,
         "signal": decision.signal,
-        # Empty for the two models of every project; a template of an automation must find the names.
-        "spec": {"table": "", "folder": "", **registration.table_models().get(str(decision.model_name), {})},
+        # Empty for the two models of every project: the templates of an automation must find the names.
+        **(registration.table_models().get(str(decision.model_name)) or {"table": "", "folder": ""}),
     }
 
 
@@ -217,6 +216,9 @@ def _residuals(model_name: str, store: Store, settings: Settings, now: datetime)
         model, reference = LatencyModel.from_files(files), ResidualReference.from_files(files)
     except UNREADABLE as error:
         return Measurement.cannot_say("residuals", model_name, "degenerate", f"champion: {error}")
+    if others := store.other_kinds(model.scheme.table):
+        said = f"the table was made anew: {', '.join(others)} as version {champion} reads it; train a new version"
+        return Measurement.cannot_say("residuals", model_name, "degenerate", said)
     rows = _new_rows(store, model.scheme.table, "collected_at", model_name, champion, settings, now)
     rows = model.scheme.usable(rows)
     if not model.is_simulated:
@@ -286,7 +288,7 @@ def _data_quality(store: Store, settings: Settings) -> list[Measurement]:
     tables: list[TableName] = ["launches", "documents", "gpu_samples"]
     for model_name, spec in registration.table_models().items():
         try:
-            tables.append(read_table_spec(**spec).scheme.table)
+            tables.append(registration.model_spec(model_name, **spec).scheme.table)
         except WarpgaugeError as error:
             found.append(
                 Measurement.cannot_say("data_quality", model_name, "no samples", f"its spec: {error}")

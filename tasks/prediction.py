@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tasks.registration import model_files, serving_version
-from warpgauge.errors import NoDataError, SchemaError, SourceFileError, WarpgaugeError
+from warpgauge.errors import NoDataError, SchemaError, SettingsError, SourceFileError, WarpgaugeError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.settings import load_settings
 from warpgauge.tables import LAUNCHES, Column, Table
@@ -27,6 +27,10 @@ def load_latency_model(model_name: str = LAUNCH_LATENCY) -> tuple[LatencyModel, 
     """The latency model that answers, its version, and whether it was promoted."""
     from warpgauge.latency.model import LatencyModel
 
+    if model_name == DOC_QUALITY:
+        raise SettingsError(
+            f"{model_name} scores documents and predicts no latency; `warpgauge score documents`"
+        )
     version, promoted = serving_version(model_name)
     return LatencyModel.from_files(model_files(model_name, version)), version, promoted
 
@@ -84,10 +88,16 @@ def predict_rows(
         SchemaError: If the file has an unknown column, a value that is none of its column, or a row that does
             not say how large its graph is: row (from 1) and column are named.
         NoDataError: If it has no row.
+        SettingsError: If a GPU or CUDA version is given for rows of another table.
     """
     from warpgauge.latency.features import node_count_expression
 
     if model_name is not None and model_name != LAUNCH_LATENCY:
+        if gpu_name or cuda_version:
+            raise SettingsError(
+                f"--gpu and --cuda complete launches; {model_name} predicts rows of another table, "
+                "whose own columns say where they ran"
+            )
         loaded = load_latency_model(model_name)
         frame = _read_rows_of(path, loaded[0].scheme.table)
         return {"predictions": _answers(model_name, loaded, frame, explain)}

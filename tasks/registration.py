@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 import math
+import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +22,21 @@ from typing import TYPE_CHECKING, Any
 from tasks.bundles import bundle_facts
 from tasks.comparison import Yardstick, judge_bundle
 from tasks.tracking import PAGE_ROWS, connect, experiment_id, shorten, store_errors, without_passwords
-from warpgauge.errors import ModelNotFoundError
-from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES, TABLE_PREFIX, is_table_model
+from warpgauge.errors import ModelNotFoundError, SettingsError
+from warpgauge.registry.names import (
+    DOC_QUALITY,
+    LAUNCH_LATENCY,
+    MODEL_NAMES,
+    TABLE_PREFIX,
+    is_table_model,
+    table_model_name,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+    from warpgauge.latency.table_spec import TableSpec
     from warpgauge.registry.gate import Verdict
 
 LOGGER = logging.getLogger("warpgauge")
@@ -163,8 +172,7 @@ def _make_version(
     if facts.get("table_spec"):
         # Where the monitor finds the spec again, to collect what came since.
         for key, value in facts["table_spec"].items():
-            if value is not None:
-                client.set_registered_model_tag(name, f"spec_{key}", value)
+            client.set_registered_model_tag(name, f"spec_{key}", value or "")
     version = client.create_model_version(
         name, source=model_uri, run_id=run_id, model_id=model_id, tags=tags, description=tags["headline"]
     )
@@ -437,7 +445,9 @@ def serving_version(model_name: str) -> tuple[str, bool]:
     Raises:
         ModelNotFoundError: If there is neither.
     """
-    aliases = _aliases(connect(), model_name)
+    client = connect()
+    _check_name(client, model_name)
+    aliases = _aliases(client, model_name)
     if CHAMPION in aliases:
         return aliases[CHAMPION], True
     if CHALLENGER in aliases:
@@ -640,15 +650,36 @@ def _table_models(client: MlflowClient) -> list[str]:
 
 @store_errors()
 def table_models() -> dict[str, dict[str, str]]:
-    """Models of latency tables -> their spec: `table`, its path, and `folder` where it lies apart."""
+    """Models of latency tables -> their spec: `table`, its path, and `folder` of its files, empty for its own."""
     client = connect()
     found = {}
     for name in _table_models(client):
         tags = client.get_registered_model(name).tags
         if "spec_path" in tags:
-            folder = {"folder": tags["spec_folder"]} if "spec_folder" in tags else {}
-            found[name] = {"table": tags["spec_path"], **folder}
+            found[name] = {"table": tags["spec_path"], "folder": tags.get("spec_folder", "")}
     return found
+
+
+def model_spec(model_name: str, table: str, folder: str | None = None) -> TableSpec:
+    """The spec of a model's latency table.
+
+    Args:
+        model_name: Whose table it must describe.
+        table: The spec file.
+        folder: Where the files of the spec lie; empty for the spec's own folder.
+
+    Raises:
+        SourceFileError, SettingsError: If it is gone or wrong, or describes the table of another model.
+    """
+    from warpgauge.latency.table_spec import read_table_spec
+
+    spec = read_table_spec(table, folder or None)
+    if table_model_name(spec.scheme.name) != model_name:
+        raise SettingsError(
+            f"{spec.path} describes the table {spec.scheme.name}, which is not the one of {model_name}; "
+            f"put that spec back, or train the other one by `warpgauge train latency --table {shlex.quote(table)}`"
+        )
+    return spec
 
 
 def _get_version(client: MlflowClient, name: str, version: str) -> ModelVersion:

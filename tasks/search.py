@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -19,6 +20,10 @@ from warpgauge.errors import ServiceUnavailableError
 from warpgauge.latency.fitting import Boosting
 from warpgauge.latency.scheme import RowScheme
 from warpgauge.latency.search import first_guess, fold_metrics, suggested
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
 
 LOGGER = logging.getLogger("warpgauge")
 # Trials before pruning starts: a median of fewer says little.
@@ -58,9 +63,9 @@ def search_boosting(
     from sqlalchemy.exc import SQLAlchemyError
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    key = json.dumps({**about, "seed": seed, "default": vars(default)}, sort_keys=True, default=str)
-    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    name = _study_name(scheme, rows, {**about, "seed": seed, "default": vars(default)})
     place = cache_dir("searches") / f"{name}.db"
+    log = partial(_log_trial, about["model_name"], name, scheme.gate_metric)
     try:
         study = optuna.create_study(
             storage=f"sqlite:///{place}",
@@ -70,10 +75,13 @@ def search_boosting(
         )
         for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             study.tell(left.number, state=TrialState.FAIL)
-        while (done := _done(study)) < trial_count:
+        if ended := _ended(study):
+            # A process that was killed just after its trial ended did not log it.
+            log(len(ended) - 1, default.changed(ended[-1].params), ended[-1])
+        while (done := len(_ended(study))) < trial_count:
             study.sampler = optuna.samplers.TPESampler(seed=seed + done, n_startup_trials=UNPRUNED_TRIALS)
-            if done == 0:
-                study.enqueue_trial(first_guess(default, scheme, rows.height), skip_if_exists=True)
+            if done == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+                study.enqueue_trial(first_guess(default, scheme, rows.height))
             trial = study.ask()
             boosting = suggested(trial, default)
             value, state = 0.0, TrialState.COMPLETE
@@ -82,8 +90,7 @@ def search_boosting(
                 if trial.should_prune():
                     state = TrialState.PRUNED
                     break
-            study.tell(trial, None if state is TrialState.PRUNED else value, state=state)
-            _log_trial(about["model_name"], name, done, boosting, scheme.gate_metric, value, state.name)
+            log(done, boosting, study.tell(trial, None if state is TrialState.PRUNED else value, state=state))
             LOGGER.info(
                 "trial %d of %d: %s %.4g%s",
                 done + 1,
@@ -92,11 +99,12 @@ def search_boosting(
                 value,
                 ", given up" if state is TrialState.PRUNED else "",
             )
-    except (SQLAlchemyError, OSError) as error:
+        finished = _ended(study)[:trial_count]
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError, OSError) as error:
+        said = " ".join(str(error.__cause__ or error).split())
         raise ServiceUnavailableError(
-            f"{place}: the trials of the search cannot be kept: {error}; free the disk, or train with --trials 0"
+            f"{place}: the trials of the search cannot be kept: {said}; free the disk, or train with --trials 0"
         ) from error
-    finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     complete = [trial for trial in finished if trial.state is TrialState.COMPLETE]
     best = min(complete, key=lambda trial: (trial.value, trial.number))
     return default.changed(best.params), {
@@ -110,23 +118,43 @@ def search_boosting(
     }
 
 
-def _done(study: Any) -> int:
-    """Trials that ended by themselves; a killed process's count as never begun."""
+def _study_name(scheme: RowScheme, rows: pl.DataFrame, about: dict[str, Any]) -> str:
+    """One name for one search: the same rows, however they were chosen, and the same settings."""
+    ids = rows.get_column(scheme.id_column).sort().to_list()
+    taught = hashlib.sha256("\n".join(ids).encode()).hexdigest()
+    key = json.dumps({**about, "rows": taught}, sort_keys=True, default=str)
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def _ended(study: Study) -> list[FrozenTrial]:
+    """Trials that ended by themselves, in their order; a killed process's count as never begun."""
     from optuna.trial import TrialState
 
-    return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
 
 @store_errors("; the trial was not logged")
 def _log_trial(
-    model_name: str, study: str, number: int, boosting: Boosting, metric: str, value: float, state: str
+    model_name: str, study: str, metric: str, number: int, boosting: Boosting, trial: FrozenTrial
 ) -> None:
+    """Keep an ended trial as a run, once: what a killed process left of its run is completed."""
     from mlflow.entities import Param
 
     client = connect()
-    tags = {"role": "trial", "model_name": model_name, "study": study, "state": state.lower()}
-    run = client.create_run(experiment_id(client), run_name=f"{model_name} trial {number}", tags=tags)
+    experiment = experiment_id(client)
+    which = {"role": "trial", "study": study, "trial": str(number)}
+    wanted = " and ".join(f"tags.{key} = '{value}'" for key, value in which.items())
+    found = client.search_runs([experiment], wanted, max_results=1)
+    if found and found[0].info.status == "FINISHED":
+        return
+    tags = {**which, "model_name": model_name, "state": trial.state.name.lower()}
+    run = (
+        found[0]
+        if found
+        else client.create_run(experiment, run_name=f"{model_name} trial {number}", tags=tags)
+    )
     params = [Param(key, str(setting)) for key, setting in vars(boosting).items()]
     client.log_batch(run.info.run_id, params=params)
-    client.log_metric(run.info.run_id, metric, value)
+    # A trial that was given up has no value of its own: the folds so far say what it was worth.
+    client.log_metric(run.info.run_id, metric, trial.intermediate_values[max(trial.intermediate_values)])
     client.set_terminated(run.info.run_id)

@@ -85,6 +85,16 @@ class Store:
         table = self._open(name)
         return None if table is None else str(table.metadata().id)
 
+    def other_kinds(self, name: TableName) -> list[str]:
+        """Columns that lie there as another type than the definition has, in words."""
+        opened = self._open(name)
+        stored = {} if opened is None else pl.Schema(opened.schema().to_arrow())
+        return [
+            f"{column.name} is {found}, not {column.dtype}"
+            for column in table_named(name).columns
+            if (found := stored.get(column.name, column.dtype)) != column.dtype
+        ]
+
     def read(self, name: TableName, version: int | None = None) -> pl.LazyFrame:
         """All rows of a table as a lazy query; no rows where there is no table yet.
 

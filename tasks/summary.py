@@ -63,19 +63,33 @@ def summarize_run(
         "champions": {model["model_name"]: model["champion"] for model in list_versions()["models"]},
         "where": where,
         "refused": refused,
-        "salvaged": [item for report in reports.values() for item in report["salvaged"]],
+        "salvaged": [
+            item for report in (*reports.values(), *collected["known_tables"]) for item in report["salvaged"]
+        ],
     }
 
 
-def with_evaluation(name: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """A verdict with the version's figures beside it: the model and its baseline in one table."""
+def with_evaluation(
+    name: str, verdict: Mapping[str, Any], collected: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A verdict with the version's figures beside it: the model and its baseline in one table.
+
+    Args:
+        name: Of the model.
+        verdict: Of the gate, or the plan that skipped the training.
+        collected: Report of the table that was collected before; what it refused or salvaged is kept.
+    """
     facts = version_facts(name, verdict["version"])
     shown_slices = (*EVALUATION_SLICES, *(facts.get("shown_slices") or ()))
     rows = [row for row in facts["evaluation"] if str(row["slice"]).split("=")[0] in shown_slices]
     columns = EVALUATION_COLUMNS.get(name, TABLE_COLUMNS)
     shown = [{column: row.get(column) for column in columns} for row in rows]
+    kept = {
+        kind: [*verdict.get(kind, []), *(collected or {}).get(kind, [])] for kind in ("refused", "salvaged")
+    }
     return {
         **verdict,
+        **kept,
         "model_name": name,
         "headline": facts["headline"],
         "evaluation": shown,

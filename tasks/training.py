@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tasks.bundles import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS, write_bundle
-from tasks.registration import CHAMPION, alias_version, already_trained, version_facts
+from tasks.registration import CHAMPION, alias_version, already_trained, model_spec, version_facts
 from tasks.search import search_boosting
 from tasks.storage import Store, TableName, table_named
 from tasks.telemetry import measure_window
 from warpgauge.accelerate import lightgbm_device
-from warpgauge.errors import ModelNotFoundError, NoDataError, WindowError
+from warpgauge.errors import ModelNotFoundError, NoDataError, SettingsError, WindowError
 from warpgauge.latency.evaluation import GROUP_ID, ROW_ID
 from warpgauge.latency.fitting import Boosting
 from warpgauge.latency.folds import GATE_FOLD
@@ -78,8 +79,11 @@ def plan_training(
         NoDataError: If a table that the model learns from holds no valid row.
     """
     store = Store()
+    settings = _training_settings(
+        load_settings(latency_trials=trials), SETTING_PREFIX.get(model_name, "latency_")
+    )
     versions: dict[str, Any] = {}
-    spec = read_table_spec(table, folder or None) if table else None
+    spec = model_spec(model_name, table, folder) if table else None
     for one in learns_from(model_name, table, folder):
         name = table_named(one).name
         version = store.version(one)
@@ -93,9 +97,6 @@ def plan_training(
             store.read("quarantine").filter(pl.col("table_name") == name).select(pl.len()).collect().item()
         )
         versions[f"{name}.quarantined"] = quarantined
-    settings = _training_settings(
-        load_settings(latency_trials=trials), SETTING_PREFIX.get(model_name, "latency_")
-    )
     if spec is not None:
         # The label is the spec's, and a changed spec is another training.
         settings = {name: value for name, value in settings.items() if name != "latency_target"}
@@ -118,7 +119,7 @@ def plan_training(
         named = ", ".join(
             f"{name} version {version}" for name, version in versions.items() if "." not in name
         )
-        again = RETRAIN_COMMANDS.get(model_name, f"warpgauge train latency --table {table} --force")
+        again = RETRAIN_COMMANDS.get(model_name) or _retrain_command(str(table), folder)
         plan["version"] = known
         plan["why"] = (
             f"version {known} was trained on the same data ({named}) and settings; `{again}` trains again"
@@ -129,7 +130,9 @@ def plan_training(
 def learns_from(model_name: str, table: str | None = None, folder: str | None = None) -> list[TableName]:
     """Tables whose rows decide what a model learns."""
     if table:
-        return [read_table_spec(table, folder or None).scheme.table]
+        return [model_spec(model_name, table, folder).scheme.table]
+    if model_name not in LEARNS_FROM:
+        raise SettingsError(f"{model_name} learns from a table of its own; name its spec by --table")
     return list(LEARNS_FROM[model_name])
 
 
@@ -138,6 +141,11 @@ def model_named(table: str | None, folder: str | None = None) -> str:
     if not table:
         return LAUNCH_LATENCY
     return table_model_name(read_table_spec(table, folder or None).scheme.name)
+
+
+def _retrain_command(table: str, folder: str | None) -> str:
+    where = ["--folder", folder] if folder else []
+    return shlex.join(["warpgauge", "train", "latency", "--table", table, *where, "--force"])
 
 
 def train_latency(plan: Mapping[str, Any], reason: str) -> str:
@@ -154,6 +162,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         The bundle's folder.
     """
     from warpgauge.drift.residuals import fit_residual_reference
+    from warpgauge.latency.explanation_plots import draw_explanations
     from warpgauge.latency.plots import draw_training
     from warpgauge.latency.training import train_latency
 
@@ -177,7 +186,9 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         if choice.way == "corrected":
             notes.append(f"{trial_count} trials left out: a correction has its own settings")
         else:
-            about = {key: plan[key] for key in ("model_name", "data_versions", "settings")}
+            # More trials of the same search go on where fewer ended.
+            about = {key: plan[key] for key in ("model_name", "data_versions")}
+            about["settings"] = {**plan["settings"], "latency_trials": None}
             boosting, search = search_boosting(
                 scheme,
                 scheme.usable(taught),
@@ -185,6 +196,10 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
                 trial_count,
                 about={**about, "way": choice.way},
                 **options,
+            )
+            notes.append(
+                f"{search['trial_count']} settings of the trees tried: {search['metric']} {search['best_value']:.4g} with "
+                f"the best, {search['default_value']:.4g} with those in use"
             )
     LOGGER.info("training %s on %d rows, 5-fold cross-validation", name, taught.height)
     trained = train_latency(
@@ -213,6 +228,8 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         "metrics": trained.metrics,
         "evaluation": trained.slices.to_dicts(),
         "left_out": trained.left_out.to_dicts(),
+        "conditional_effects": trained.effects.to_dicts(),
+        "partial_dependence": trained.dependence.to_dicts(),
         "counts": {
             "rows": trained.row_count,
             "training_rows": trained.training_row_count,
@@ -221,7 +238,8 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         },
         "shown_slices": scheme.slice_columns if isinstance(scheme, TableScheme) else (),
         "row_choice": choice.to_document(),
-        "since_version": split.champion_version if choice.way == "new" else split.since_version,
+        "known_version": split.known_version,
+        "since_version": split.known_version if choice.way == "new" else split.since_version,
         "device": device.reason,
         "boosting": vars(boosting),
         "search": search,
@@ -242,7 +260,8 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         "table_spec": plan.get("table_spec"),
     }
     frames = {GATE_ROWS: trained.gate_rows, GATE_BASELINE: gate}
-    return write_bundle(facts, files, frames, {}, draw_training(trained))
+    figures = draw_training(trained) | draw_explanations(trained.dependence, trained.effects)
+    return write_bundle(facts, files, frames, {}, figures)
 
 
 def latency_boosting(settings: Settings, scheme: RowScheme) -> Boosting:
@@ -261,7 +280,8 @@ def _latency_rows(plan: Mapping[str, Any], settings: Settings) -> tuple[RowSchem
     """How the rows are read, the rows, and what was left out of them."""
     store = Store()
     if plan.get("table_spec"):
-        scheme = read_table_spec(**plan["table_spec"]).scheme
+        # As it was planned: the file may have changed since.
+        scheme = TableScheme.from_document(plan["settings"]["table_spec"])
         table = scheme.table
         return scheme, store.read_valid(table, plan["data_versions"][table.name]).collect(), []
     launches = store.read_valid("launches", plan["data_versions"]["launches"]).collect()
@@ -281,13 +301,13 @@ class _Split:
     Attributes:
         old: Rows that it learned from; empty without a champion, or where these cannot be told any more.
         new: Rows that came since.
-        champion_version: Version of the table that it learned from.
+        known_version: Version of the table that holds the old rows and none of the new ones.
         since_version: Version of the table whose rows it left out, None if it left out none.
     """
 
     old: pl.DataFrame
     new: pl.DataFrame
-    champion_version: int | None = None
+    known_version: int | None = None
     since_version: int | None = None
 
 
@@ -308,18 +328,21 @@ def _split_by_champion(plan: Mapping[str, Any], scheme: RowScheme, rows: pl.Data
     if facts["target"] != scheme.target or versions.get(f"{name}.table") != store.table_id(table):
         return everything
 
-    def is_in(version: int) -> pl.Series:
+    def is_in(version: int | None) -> pl.Series:
+        if version is None:
+            return pl.Series([False]).new_from_index(0, rows.height)
         ids = store.read(table, version).select(scheme.id_column).collect().get_column(scheme.id_column)
         return rows.get_column(scheme.id_column).is_in(ids.implode())
 
-    is_old, since = is_in(versions[name]), facts.get("since_version")
-    is_left_out = is_in(since) if since is not None else pl.Series([False]).new_from_index(0, rows.height)
-    old, new = rows.filter(is_old & ~is_left_out), rows.filter(~is_old)
-    if old.is_empty():
-        return everything
-    if new.is_empty():
-        return _Split(rows.clear(), old, versions[name], since)
-    return _Split(old, new, versions[name], since)
+    is_known, known_version, since = is_in(versions[name]), versions[name], facts.get("since_version")
+    if is_known.all():
+        # Nothing came since: what was old and new to the champion's own training is looked at once more.
+        known_version = facts.get("known_version")
+        is_known = is_in(known_version)
+    is_left_out = is_in(since)
+    return _Split(
+        rows.filter(is_known & ~is_left_out), rows.filter(~is_known & ~is_left_out), known_version, since
+    )
 
 
 def _described(scheme: RowScheme) -> str:

@@ -204,10 +204,12 @@ def validate_table(
     _keep_refusal(table_name, unchecked.height if is_refused else 0)
     if is_refused:
         docs = f"; see {report.data_docs_path}" if report.data_docs_path else ""
+        # A table that a spec file describes is validated by what knows its spec.
+        again = f"validate {table_name}" if table_name in TABLES else "train latency --table SPEC.toml"
         raise DataRefusedError(
             f"table {table_name}: bad data: {report.refusal()}; the batch is refused whole and nothing was "
             f"quarantined. Mend the source; to go on with the sound rows, quarantine the others once by "
-            f"WARPGAUGE_VALIDATION_QUARANTINE_LIMIT_RATIO=1 warpgauge validate {table_name}{docs}"
+            f"WARPGAUGE_VALIDATION_QUARANTINE_LIMIT_RATIO=1 warpgauge {again}{docs}"
         )
     added = 0
     if report.failed_row_count:

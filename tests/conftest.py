@@ -50,6 +50,20 @@ def registry(project: Path, empty_tracking_store: Path) -> Path:
 
 
 @pytest.fixture
+def expectations(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The suites with results and pages of their own, which stay out of the checkout."""
+    from tasks import storage, validation
+
+    folder = project / "expectations"
+    folder.mkdir()
+    for name in ("suites", "great_expectations.yml"):
+        (folder / name).symlink_to(PROJECT_ROOT / "expectations" / name)
+    for module in (storage, validation):
+        monkeypatch.setattr(module, "expectations_dir", lambda: folder)
+    return folder
+
+
+@pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of its own: tables under `data`, MLflow under `mlruns`, nothing in the checkout is touched."""
     monkeypatch.setenv("WARPGAUGE_DATA_DIR", str(tmp_path / "data"))

@@ -111,3 +111,65 @@ def write_reports(folder: Path, count: int = 160, *, seed: int = 0, name: str = 
     path = folder / f"{name}-{seed}.jsonl"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+KERNEL_SPEC = """\
+name = "{name}"
+files = ["kernels*.csv"]
+target = "latency"
+unit = "ms"
+numeric = ["m", "n", "k"]
+categorical = ["dtype"]
+text = ["device"]
+shape = ["dtype", "m", "n", "k"]
+
+[features]
+tiles = "ceil(m / 128) * ceil(n / 128)"
+
+[devices]
+column = "device"
+[devices.figures."Test GPU"]
+peak_tflops = 100.0
+
+[baseline]
+by = ["device"]
+flops = "2 * m * n * k"
+bytes = "2 * (m * k + k * n + m * n)"
+peak_flops_per_s = "peak_tflops * 1e12"
+peak_bytes_per_s = "1e12"
+"""
+
+
+def write_kernel_spec(folder: Path, *, name: str = "tiny", more: str = "") -> Path:
+    """Spec of a latency table whose files `write_kernels` writes beside it; `more` is put before its sections."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.toml"
+    path.write_text(more + KERNEL_SPEC.format(name=name))
+    return path
+
+
+def write_kernels(
+    folder: Path, count: int = 600, *, seed: int = 0, few_tiles: float = 1.0, slower: float = 1.0
+) -> Path:
+    """A CSV of matrix products on one device: 4 us and twice the roofline, half as much again in float32.
+
+    Args:
+        folder: Where it is written.
+        count: Rows, each of another shape.
+        seed: Of shapes and noise.
+        few_tiles: Factor on products of fewer than 64 tiles: a law that no size alone tells.
+        slower: Power of all over 4 us: another law, which no single factor on the old one is.
+    """
+    random = np.random.default_rng(seed)
+    lines = ["device,dtype,m,n,k,latency"]
+    for m, n, k in 16 * random.integers(2, 256, (count, 3)):
+        dtype = str(random.choice(["float16", "float32"]))
+        roofline_us = max(2.0 * m * n * k / 100e12, 2.0 * (m * k + k * n + m * n) / 1e12) * 1e6
+        tiles = -(-m // 128) * -(-n // 128)
+        latency_us = (4.0 + 2.0 * roofline_us) * (1.5 if dtype == "float32" else 1.0)
+        latency_us = 4.0 * (latency_us / 4.0) ** slower
+        latency_us *= (few_tiles if tiles < 64 else 1.0) * random.normal(1.0, 0.02)
+        lines.append(f"Test GPU,{dtype},{m},{n},{k},{latency_us / 1e3:.8f}")
+    path = folder / f"kernels-{seed}-{few_tiles}-{slower}.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -28,7 +28,7 @@ def project_files() -> list[str]:
 
 def readme_commands() -> list[str]:
     """Commands of the README's code blocks and inline code, without the remark behind two blanks."""
-    blocks = re.findall(r"```\n(.*?)```", README, flags=re.DOTALL)
+    blocks = re.findall(r"```[a-z]*\n(.*?)```", README, flags=re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     lines += re.findall(r"`(warpgauge [^`]+)`", README)
     return sorted({re.split(r"\s{2,}", line)[0] for line in lines if line.startswith("warpgauge ")})

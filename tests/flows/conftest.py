@@ -18,20 +18,13 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def chain(registry: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+def chain(
+    registry: Path, project: Path, expectations: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, list[str]]:
     """Sources for one main job, an encoder that needs no weights, and docs that stay out of the checkout."""
-    from tasks import embedding, storage, validation
-    from warpgauge.settings import PROJECT_ROOT
+    from tasks import embedding
 
     monkeypatch.setattr(embedding, "load_encoder", FakeEncoder)
-    expectations = project / "expectations"
-    expectations.mkdir()
-    (expectations / "suites").symlink_to(PROJECT_ROOT / "expectations" / "suites")
-    (expectations / "great_expectations.yml").symlink_to(
-        PROJECT_ROOT / "expectations" / "great_expectations.yml"
-    )
-    for module in (storage, validation):
-        monkeypatch.setattr(module, "expectations_dir", lambda: expectations)
     return {
         "launches": [str(write_launches(project, range(1, 101), trials=4))],
         "documents": [f"jsonl:{write_reports(project)}"],

@@ -113,6 +113,7 @@ def test_every_command_of_the_product_is_there() -> None:
     assert {" ".join(words) for words, child, _ in COMMANDS if not subcommands(child)} >= {
         "run",
         "collect launches",
+        "collect table",
         "collect documents",
         "collect telemetry",
         "validate",
@@ -181,6 +182,10 @@ def test_help_loads_no_heavy_library() -> None:
         ["monitor", "--every-minutes", "0"],
         ["monitor", "--every-minutes", "nan"],
         ["monitor", "--every-minutes", "soon"],
+        ["collect", "table"],
+        ["train", "latency", "--trials", "-1"],
+        ["train", "latency", "--trials", "2.5"],
+        ["train", "latency", "--trials", "9" * 5000],
     ],
 )
 def test_wrong_command_line_is_exit_2_and_one_document(
@@ -455,6 +460,61 @@ def test_gpu_of_the_launches_can_be_named_for_the_main_job(monkeypatch: pytest.M
     options = build_parser().parse_args(["run", "--launches", "a.csv", "--gpu", "Tesla T4"])
     options.run(options)
     assert (asked["launches"], asked["gpu_name"]) == (["a.csv"], "Tesla T4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["train", "latency", "--folder", "."], "name the spec by --table"),
+        (["train", "latency", "--table", "absent.toml"], "absent.toml: no such file"),
+        (["predict", "latency", "--graph", GRAPH, "--model", "latency-x"], "a graph is none"),
+        (
+            ["predict", "latency", "--rows", "x.csv", "--model", "latency-x"],
+            "the models are launch-latency, doc-quality",
+        ),
+        (["predict", "latency", "--rows", "x.csv", "--model", "doc-quality"], "scores documents"),
+        (["models", "rollback", "latency-x"], "the models are launch-latency, doc-quality"),
+    ],
+)
+def test_option_that_fits_nothing_is_exit_2_with_what_would(
+    registry: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    reason: str,
+) -> None:
+    from flows import train_latency
+
+    # The flow itself needs a Prefect server; what it calls does not.
+    monkeypatch.setitem(
+        sys.modules, "flows.train_latency", SimpleNamespace(train_latency=train_latency.train_latency.fn)
+    )
+    code, out, _ = run([*arguments, "--json"], capfd)
+    assert code == 2
+    assert reason in only_document(out)["message"]
+
+
+def test_options_of_a_table_reach_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks import prediction
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setitem(sys.modules, "flows.train_latency", SimpleNamespace(train_latency=asked.update))
+    options = ["train", "latency", "--table", "a.toml", "--folder", "b", "--trials", "3", "--force"]
+    parsed = build_parser().parse_args(options)
+    parsed.run(parsed)
+    assert asked == {"table": "a.toml", "folder": "b", "trials": 3, "force": True, "allow_simulated": False}
+    given: list[Any] = []
+    monkeypatch.setitem(
+        sys.modules, "flows.collect_table", SimpleNamespace(collect_table=lambda *words: given.append(words))
+    )
+    monkeypatch.setattr(prediction, "predict_rows", lambda *words: given.append(words))
+    for words in (
+        ["collect", "table", "a.toml", "--folder", "b"],
+        ["predict", "latency", "--rows", "r.csv", "--model", "latency-x", "--explain"],
+    ):
+        parsed = build_parser().parse_args(words)
+        parsed.run(parsed)
+    assert given == [("a.toml", "b"), ("r.csv", None, None, True, "latency-x")]
 
 
 def test_make_hands_the_gpu_to_the_main_job() -> None:

@@ -9,12 +9,15 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tasks import registration
+from tests.fakes import write_kernel_spec, write_kernels
 from warpgauge.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +118,9 @@ def server(registry: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_drift_event_starts_the_training_deployment_with_its_reason(server: dict[str, str]) -> None:
+def test_drift_event_starts_the_training_deployment_with_its_reason_and_its_spec(
+    server: dict[str, str], registry: Path
+) -> None:
     deployed = json.loads(server["DEPLOYED"])
     assert {entry["name"] for entry in deployed["deployments"]} == DEPLOYMENTS
     assert {event for entry in deployed["automations"] for event in entry["expects"]} == {
@@ -127,19 +132,28 @@ def test_drift_event_starts_the_training_deployment_with_its_reason(server: dict
     )
     assert len(json.loads(again.stdout)["automations"]) == 2
 
-    order = {
-        "model_name": "launch-latency",
-        "attempt_id": "residuals-test/1",
-        "reason": "a test of the automation",
-    }
+    # As `monitoring.decide` gives them; their templates are checked against real ones in the monitor's tests.
+    spec = write_kernel_spec(registry / "specs")
+    write_kernels(spec.parent, 200)
+    orders = [
+        {
+            "model_name": model_name,
+            "attempt_id": f"residuals-{model_name}/1",
+            "reason": f"a test of the automation of {model_name}",
+            "signal": "residuals",
+            "table": table,
+            "folder": "",
+        }
+        for model_name, table in (("launch-latency", ""), ("latency-tiny", str(spec)))
+    ]
     program = (
         "import json, sys, time; from tasks import deployment, monitoring\n"
         "assert deployment.has_automation('warpgauge.drift.latency')\n"
-        "print(monitoring.announce({'decisions': [], 'review': [], 'alerts': [], 'orders': [json.loads(sys.argv[1])]}))\n"
+        "print(monitoring.announce({'decisions': [], 'review': [], 'alerts': [], 'orders': json.loads(sys.argv[1])}))\n"
         "time.sleep(3)\n"
     )
     sent = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(order)],
+        [sys.executable, "-c", program, json.dumps(orders)],
         env=server,
         cwd=ROOT,
         capture_output=True,
@@ -149,7 +163,7 @@ def test_drift_event_starts_the_training_deployment_with_its_reason(server: dict
     assert sent.returncode == 0, sent.stderr
     assert sent.stdout.strip() == "[]"  # nothing is left to run in the monitor's process
 
-    def started() -> Any:
+    def started(order: dict[str, str]) -> Any:
         body = json.dumps({"flows": {"name": {"any_": ["train-latency"]}}}).encode()
         request = urllib.request.Request(
             f"{server['PREFECT_API_URL']}/flow_runs/filter",
@@ -160,7 +174,10 @@ def test_drift_event_starts_the_training_deployment_with_its_reason(server: dict
             runs = json.loads(answer.read())
         return [run for run in runs if run["parameters"].get("attempt_id") == order["attempt_id"]]
 
-    run = wait_for(started, "the start of the training by its automation")[0]
-    assert run["parameters"]["reason"] == order["reason"]
-    # There are no launches in this store, so the training itself ends with what it needs.
-    wait_for(lambda: started()[0]["state_type"] == "FAILED", "the end of the training")
+    # There are no launches in this store, so their training ends with what it needs; the other one waits for it.
+    for order, end in zip(orders, ("FAILED", "COMPLETED"), strict=True):
+        run = wait_for(partial(started, order), "the start of the training by its automation")[0]
+        for name in ("reason", "model_name", "table", "folder"):
+            assert run["parameters"][name] == order[name]
+        wait_for(lambda: started(order)[0]["state_type"] == end, "the end of the training")  # noqa: B023
+    assert registration.table_models() == {"latency-tiny": {"table": str(spec), "folder": ""}}

@@ -9,6 +9,7 @@ import pytest
 from warpgauge.errors import ModelFileError, SchemaError, TrainingError
 from warpgauge.latency.booster import CategoricalBooster
 from warpgauge.latency.sealed_files import seal, unseal
+from warpgauge.latency.tree_text import read_forest
 
 EFFECT_US = {"A100": 12.0, "H100": 8.0, "H200": 7.0, "L4": 20.0}
 
@@ -206,3 +207,133 @@ def test_text_limit_leaves_out_later_trees(ordered):
     )
     assert len(booster.text) <= 50_000
     assert 0 < booster.tree_count < 100
+
+
+def test_started_booster_keeps_the_older_trees_first_and_learns_the_rest(categorical):
+    older, frame, target = categorical
+    more = target + np.where(frame["gpu"].to_numpy() == "L4", 5.0, 0.0)
+    text, answers = older.text, older.predict(frame)
+    newer = CategoricalBooster.fit(
+        frame, more, ["nodes"], ["gpu"], {"seed": 1, "num_threads": 1}, rounds=80, start=older
+    )
+    kept, trees = read_forest(text).trees, read_forest(newer.text).trees
+    assert trees[: len(kept)] == kept
+    assert len(trees) == len(kept) + 80
+    assert newer.tree_count == older.tree_count + 80
+    assert newer.table is older.table
+    assert rmse(newer.predict(frame), more) < 0.1
+    # The older one answers as before.
+    assert older.text == text
+    assert np.array_equal(older.predict(frame), answers)
+
+
+def test_early_stop_of_a_started_booster_leaves_out_new_trees_only(categorical):
+    older, frame, target = categorical
+    noise = np.random.default_rng(1).normal(0, 1, len(target))
+    newer = CategoricalBooster.fit(
+        frame,
+        older.predict(frame) + noise,
+        ["nodes"],
+        ["gpu"],
+        {"seed": 1, "num_threads": 1},
+        validation=(frame, older.predict(frame) - noise, None),
+        early_stopping_rounds=5,
+        start=older,
+    )
+    kept = read_forest(older.text).trees
+    assert read_forest(newer.text).trees[: len(kept)] == kept
+    assert older.tree_count <= newer.tree_count <= older.tree_count + 1
+
+
+def test_category_that_the_start_never_saw_trains_and_is_still_named(categorical):
+    older, frame, target = categorical
+    other = frame.with_columns(
+        gpu=pl.when(pl.col("gpu") == "L4").then(pl.lit("B200")).otherwise(pl.col("gpu"))
+    )
+    newer = CategoricalBooster.fit(
+        other, target, ["nodes"], ["gpu"], {"seed": 1, "num_threads": 1}, rounds=10, start=older
+    )
+    asked = pl.DataFrame({"gpu": ["B200", "A100"], "nodes": [10, 10]})
+    assert newer.never_seen(asked) == [["gpu=B200"], []]
+    assert np.isfinite(newer.predict(asked)).all()
+
+
+def noisy_line() -> tuple[pl.DataFrame, np.ndarray]:
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame({"nodes": random.integers(1, 300, 1000), "other": random.normal(size=1000)})
+    return frame, 10 + 0.01 * frame["nodes"].to_numpy() + random.normal(0, 3, 1000)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_monotone_feature_only_rises_or_falls(sign):
+    frame, target = noisy_line()
+    grid = pl.DataFrame({"nodes": list(range(1, 300)), "other": [0.0] * 299})
+    params = {"num_threads": 1, "seed": 1}
+    free = CategoricalBooster.fit(frame, sign * target, ["nodes", "other"], [], params)
+    held = CategoricalBooster.fit(
+        frame, sign * target, ["nodes", "other"], [], params, monotone={"nodes": sign}
+    )
+    assert (sign * np.diff(free.predict(grid))).min() < 0
+    assert (sign * np.diff(held.predict(grid))).min() >= 0
+    assert np.ptp(held.predict(grid)) > 1.0
+    # The other feature is left free.
+    other = pl.DataFrame({"nodes": [150] * 200, "other": np.linspace(-2, 2, 200)})
+    assert np.diff(held.predict(other)).min() < 0 < np.diff(held.predict(other)).max()
+
+
+def test_compiled_booster_answers_the_same_to_the_last_bit(categorical):
+    booster, frame, _ = categorical
+    plain = CategoricalBooster.from_files(booster.to_files())
+    compiled = CategoricalBooster.from_files(booster.to_files())
+    predictor = compiled.compile()
+    asked = pl.concat(
+        [
+            frame,
+            pl.DataFrame({"gpu": ["B200", None, "A100", "new", "L4"], "nodes": [5, 5, None, None, 10**9]}),
+        ]
+    )
+    assert np.array_equal(compiled.predict(asked), plain.predict(asked))
+    assert compiled.never_seen(asked) == plain.never_seen(asked)
+    assert np.array_equal(compiled.contributions(asked), plain.contributions(asked))
+    assert compiled.to_files() == plain.to_files()
+    assert compiled.predict(frame.head(0)).shape == (0,)
+    row = compiled.table.encode(frame.head(1))[0]
+    assert predictor.predict_row(row) == plain.predict(frame.head(1))[0]
+
+
+def test_compiled_booster_averages_over_categories_for_one_never_seen(categorical):
+    booster = CategoricalBooster.from_files(categorical[0].to_files())
+    booster.compile()
+    known = pl.DataFrame({"gpu": ["A100", "H100", "H200", "L4"], "nodes": [100] * 4})
+    unseen = pl.DataFrame({"gpu": ["B200"], "nodes": [100]})
+    assert booster.predict(unseen)[0] == pytest.approx(booster.predict(known).mean(), rel=1e-12)
+
+
+def test_compiled_booster_still_refuses_columns_that_do_not_fit(categorical):
+    booster = CategoricalBooster.from_files(categorical[0].to_files())
+    booster.compile()
+    with pytest.raises(SchemaError, match="missing nodes"):
+        booster.predict(pl.DataFrame({"gpu": ["A100"]}))
+
+
+def test_text_limit_counts_trees_as_long_as_they_are(ordered):
+    """Small first trees and large later ones: the cut comes where the text fits, not at a share of the trees."""
+    _, frame, target = ordered
+    names = ["num_nodes", "numa_distance"]
+    small = CategoricalBooster.fit(frame, target, names, [], {"num_threads": 1, "num_leaves": 3}, rounds=40)
+    whole = CategoricalBooster.fit(
+        frame, target, names, [], {"num_threads": 1, "num_leaves": 63}, rounds=40, start=small
+    )
+    limit = len(small.text) + 3 * (len(whole.text) - len(small.text)) // 40
+    cut = CategoricalBooster.fit(
+        frame,
+        target,
+        names,
+        [],
+        {"num_threads": 1, "num_leaves": 63},
+        rounds=40,
+        start=small,
+        text_limit_bytes=limit,
+    )
+    assert len(cut.text) <= limit
+    assert 40 < cut.tree_count < 45

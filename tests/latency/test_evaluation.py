@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from warpgauge.errors import SchemaError, TrainingError
-from warpgauge.latency.evaluation import flat_metrics, metric_table, score_rows
+from warpgauge.latency.evaluation import flat_metrics, losses, metric_table, metric_value, score_rows
 from warpgauge.latency.launch_scheme import LAUNCH_SCHEME, size_bands
 from warpgauge.latency.plots import draw_training
 
@@ -125,3 +125,61 @@ def test_figures_draw_to_an_image(training, tmp_path):
         path = tmp_path / f"{name}.png"
         figure.savefig(path)
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_loss_of_a_table_is_relative_and_that_of_launches_squared():
+    actual, predicted = np.array([10.0, 1000.0]), np.array([12.0, 900.0])
+    assert losses("mape_ratio", actual, predicted).tolist() == pytest.approx([0.2, 0.1])
+    assert losses("rmse_us", actual, predicted).tolist() == [4.0, 10_000.0]
+    assert metric_value("mape_ratio", losses("mape_ratio", actual, predicted)) == pytest.approx(0.15)
+    assert metric_value("rmse_us", losses("rmse_us", actual, predicted)) == pytest.approx(np.sqrt(5002))
+    assert metric_value("rmse_us", np.array([])) is None
+    assert metric_value("mape_ratio", np.array([])) is None
+
+
+def test_metric_of_the_losses_is_that_of_the_report(kernel_training, training):
+    for one, metric in ((kernel_training, "mape_ratio"), (training, "rmse_us")):
+        assert one.model.scheme.gate_metric == metric
+        actual, predicted = (one.heldout[name].to_numpy() for name in ("actual_us", "predicted_us"))
+        assert metric_value(metric, losses(metric, actual, predicted)) == pytest.approx(one.metrics[metric])
+
+
+def test_scored_rows_of_any_table_have_the_same_columns(kernel_training, kernels, training, launches):
+    common = {"row_id", "group_id", "size", "size_band", "actual_us", "promised_us", "predicted_us"}
+    common |= {"lower_us", "upper_us", "never_seen_count"}
+    table, graphs = score_rows(kernel_training.model, kernels), score_rows(training.model, launches)
+    assert set(table.columns) == common | {"card", "kind"}
+    assert set(graphs.columns) == common | {"gpu_name", "topology", "is_profiled", "is_simulated"}
+    assert table["row_id"].to_list() == kernels["row_id"].to_list()
+    assert table["actual_us"].to_list() == kernels["latency"].to_list()
+    # A table promises a share, launches at least 5 us.
+    assert table["promised_us"].to_list() == pytest.approx((0.05 * table["actual_us"]).to_list())
+    assert graphs["promised_us"].min() == 5.0
+    assert table["group_id"].n_unique() == kernels.height
+    assert graphs["group_id"].n_unique() == launches.height // 3
+
+
+def test_scores_are_in_microseconds_whatever_the_unit(make_scheme, kernels):
+    from warpgauge.latency.fitting import Boosting
+    from warpgauge.latency.training import train_latency
+
+    scheme = make_scheme(unit="ms", promise_us=7.0)
+    model = train_latency(scheme, kernels, Boosting(trees=3), threads=1).model
+    scored_kernels = score_rows(model, kernels.head(3))
+    assert scored_kernels["actual_us"].to_list() == pytest.approx(
+        (kernels.head(3)["latency"] * 1e3).to_list()
+    )
+    assert scored_kernels["promised_us"].to_list() == pytest.approx(
+        (kernels.head(3)["latency"] * 50).to_list()
+    )
+
+
+def test_rows_of_a_table_that_cannot_be_scored_are_left_out_or_refused(kernel_training, kernels):
+    some = kernels.head(4).with_columns(
+        latency=pl.Series([1.0, None, -1.0, 2.0]), card=pl.Series(["Card A", "Card A", "Card A", "Card X"])
+    )
+    assert score_rows(kernel_training.model, some)["row_id"].to_list() == [kernels["row_id"][0]]
+    with pytest.raises(TrainingError, match="none of 1 rows has a positive latency"):
+        score_rows(kernel_training.model, some[1:2])
+    with pytest.raises(SchemaError, match="missing kind"):
+        score_rows(kernel_training.model, kernels.drop("kind"))

@@ -1,5 +1,6 @@
 """warpgauge/latency/model.py."""
 
+import itertools
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ from warpgauge.errors import ModelFileError, SchemaError
 from warpgauge.latency.fitting import Boosting
 from warpgauge.latency.launch_scheme import LAUNCH_SCHEME
 from warpgauge.latency.model import LatencyModel
-from warpgauge.latency.sealed_files import seal
+from warpgauge.latency.sealed_files import seal, unseal
 from warpgauge.tables import LAUNCHES
 
 
@@ -224,3 +225,141 @@ def test_intervals_are_ordered_and_finite_for_anything(training):
     low, mid, high = (answer[name].to_numpy() for name in ("lower_us", "predicted_latency_us", "upper_us"))
     assert np.isfinite(high).all()
     assert ((low > 0) & (low <= mid) & (mid <= high)).all()
+
+
+def kernel(**values: object) -> pl.DataFrame:
+    known = {"m": 512.0, "n": 512.0, "k": 512.0, "card": "Card A", "kind": "tn"}
+    return pl.DataFrame([{**known, **values}])
+
+
+def test_kernel_is_answered_near_its_law(kernel_training):
+    answer = kernel_training.model.predict(kernel()).row(0, named=True)
+    # (2 us + 2 x 512^3 FLOP at 10 TFLOP/s) x 1.3.
+    assert answer["predicted_latency_us"] == pytest.approx((2 + 2 * 512**3 / 1e7) * 1.3, rel=0.03)
+    assert answer["lower_us"] < answer["predicted_latency_us"] < answer["upper_us"]
+    assert answer["never_seen"] == []
+
+
+def test_device_never_seen_is_named_and_widens_the_interval(make_scheme, kernels):
+    from warpgauge.latency.table_scheme import Devices
+    from warpgauge.latency.training import train_latency
+
+    figures = {
+        "Card A": {"peak_tflops": 10.0, "bandwidth_gb_per_s": 500.0},
+        "Card B": {"peak_tflops": 40.0, "bandwidth_gb_per_s": 2000.0},
+    }
+    scheme = make_scheme(devices=Devices("card", figures))
+    only = kernels.filter(pl.col("card") == "Card A")
+    training = train_latency(scheme, only, Boosting(trees=20, learning_rate=0.2), threads=1)
+    known, unseen = training.model.predict(kernel()), training.model.predict(kernel(card="Card B"))
+    assert unseen["never_seen"].to_list() == [["card=Card B"]]
+    # One card alone: nothing could be left out, so the stated factor of 3 each way.
+    assert ratio(unseen) == pytest.approx(9 * ratio(known), rel=0.15)
+    assert any("one card alone" in note for note in training.notes)
+    law_us = (2 + 2 * 512**3 / 4e7) * 1.3
+    assert unseen["lower_us"][0] < law_us < unseen["upper_us"][0]
+
+
+def test_device_without_figures_in_the_spec_cannot_be_answered(kernel_training):
+    with pytest.raises(SchemaError, match=r"no roofline .*card=Card X"):
+        kernel_training.model.predict(kernel(card="Card X"))
+
+
+def test_kind_never_seen_is_named_and_answered_between_the_known_ones(kernel_training):
+    model = kernel_training.model
+    answer = model.predict(kernel(kind="nt"))
+    assert answer["never_seen"].to_list() == [["kind=nt"]]
+    low, high = (model.predict(kernel(kind=kind))["predicted_latency_us"][0] for kind in ("nn", "tn"))
+    assert low < answer["predicted_latency_us"][0] < high
+    assert ratio(answer) > ratio(model.predict(kernel()))
+
+
+def test_kernel_far_beyond_training_is_named_and_follows_the_roofline(kernel_training):
+    answer = kernel_training.model.predict(kernel(m=2.0**17))
+    assert answer["never_seen"].to_list() == [["roofline_us=6871.95"]]
+    assert answer["predicted_latency_us"][0] == pytest.approx((2 + 6871.95) * 1.3, rel=0.1)
+
+
+def test_table_model_reads_no_label_and_no_identity(kernel_training, kernels):
+    model = kernel_training.model
+    bare = kernels.select("kind", "k", "n", "m", "card")
+    assert model.predict(bare).equals(model.predict(kernels))
+    assert np.array_equal(model.predict_us(bare), model.predict(kernels)["predicted_latency_us"].to_numpy())
+    assert model.predict(bare.head(0)).shape == (0, 5)
+    whole = bare.with_columns(pl.col("m", "n", "k").cast(pl.Int64), pl.col("kind").cast(pl.Categorical))
+    assert model.predict(whole).equals(model.predict(bare))
+
+
+def test_table_model_comes_back_from_its_files(kernel_training, kernels):
+    files = kernel_training.model.to_files()
+    again = LatencyModel.from_files(files)
+    assert again.scheme == kernel_training.model.scheme
+    assert again.predict(kernels).equals(kernel_training.model.predict(kernels))
+    assert again.to_files() == files
+
+
+def test_explanation_of_a_kernel_sums_up_to_its_prediction(kernel_training, kernels):
+    model = kernel_training.model
+    rows = kernels.head(5)
+    for lines, predicted in zip(model.explain(rows), model.predict_us(rows), strict=True):
+        assert sum(line["share_us"] for line in lines) == pytest.approx(predicted)
+        assert lines[0]["feature"] == "physics baseline"
+    tn = next(line for line in model.explain(kernel())[0] if line["feature"] == "kind")
+    nn = next(line for line in model.explain(kernel(kind="nn"))[0] if line["feature"] == "kind")
+    # The kinds differ by 1.3.
+    assert tn["value"] == "tn"
+    assert (100 + tn["factor_percent"]) / (100 + nn["factor_percent"]) == pytest.approx(1.3, abs=0.03)
+
+
+def test_explanation_of_a_launch_sums_up_to_its_prediction(training, launches):
+    for lines, predicted in zip(
+        training.model.explain(launches.head(3)), training.model.predict_us(launches.head(3)), strict=True
+    ):
+        assert sum(line["share_us"] for line in lines) == pytest.approx(predicted)
+    assert training.model.explain(launches.head(0)) == []
+
+
+STRANGE: list[object] = [None, True, -1, 1.5, "x", [], [1], ["x"], [[]], {}, {"x": {}}, 10**400]
+
+
+@pytest.mark.parametrize("which", ["training", "kernel_training"])
+def test_damaged_part_behind_a_whole_seal_is_refused_or_harmless(which, request, launches, kernels):
+    """Each part of the document absent or of another kind: refused as a model file, or it answers finitely."""
+    files = request.getfixturevalue(which).model.to_files()
+    rows = (launches if which == "training" else kernels).head(2)
+    document, text = unseal(files, "warpgauge-latency-2")
+    del document["text_sha256"], document["document_sha256"]
+    del document["trained_on"]["fold_rule"]
+    refused = 0
+    parts = places({name: document[name] for name in ("scheme", "features", "baseline", "intervals")})
+    # Two strange values a part, others for its neighbour.
+    turns = itertools.cycle(STRANGE)
+    for path in parts:
+        for wrong in ("absent", next(turns), next(turns)):
+            damaged = json.loads(json.dumps(document))
+            holder = damaged
+            for step in path[:-1]:
+                holder = holder[step]
+            if wrong == "absent":
+                del holder[path[-1]]
+            else:
+                holder[path[-1]] = wrong
+            try:
+                model = LatencyModel.from_files(seal(damaged, text))
+            except ModelFileError:
+                refused += 1
+                continue
+            try:
+                answer = model.predict(rows)
+            except SchemaError:
+                continue
+            assert np.isfinite(
+                answer.select("lower_us", "predicted_latency_us", "upper_us").to_numpy()
+            ).all(), path
+    assert refused > 150
+
+
+def places(node: object, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    """Paths of the parts of a document, the first one of a list for all of them."""
+    steps = node if isinstance(node, dict) else range(min(len(node), 1)) if isinstance(node, list) else ()
+    return [deeper for step in steps for deeper in [(*path, step), *places(node[step], (*path, step))]]

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, write_kernel_spec, write_kernels
 from warpgauge.registry.names import MODEL_NAMES
 from warpgauge.tables import DOCUMENTS, LABELS, LAUNCHES
 
@@ -212,3 +212,49 @@ def world(champions: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     _small_and_quick(monkeypatch)
     monkeypatch.setattr(embedding, "load_encoder", FakeEncoder)
     return project
+
+
+@pytest.fixture(scope="session")
+def table_champion(empty_tracking_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store where the model of a latency table is version 1 and champion. Not to be changed: `tiny` is a copy."""
+    from tasks import registration, training
+    from tasks.collection import collect_table
+
+    root = tmp_path_factory.mktemp("table")
+    (root / "mlruns").mkdir()
+    shutil.copy(empty_tracking_store, root / "mlruns" / "mlflow.db")
+    spec = write_kernel_spec(root / "specs")
+    write_kernels(root / "specs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WARPGAUGE_DATA_DIR", str(root / "data"))
+        patch.setenv("WARPGAUGE_MLFLOW_URI", f"sqlite:///{root / 'mlruns' / 'mlflow.db'}")
+        _small_and_quick(patch)
+        _few_trees_and_no_figures(patch)
+        collect_table(str(spec))
+        bundle = training.train_latency(training.plan_training("latency-tiny", table=str(spec)), "test")
+        shutil.copytree(bundle, root / "bundle")
+        verdict = registration.apply_gate(bundle, registration.register(bundle))
+        assert verdict["outcome"] == "promote", verdict["reasons"]
+    return root
+
+
+@pytest.fixture
+def tiny(table_champion: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Spec of a table whose model has a champion, in a store of its own; quick settings, no pictures."""
+    from tasks import tracking
+
+    shutil.copytree(table_champion, project, dirs_exist_ok=True)
+    _small_and_quick(monkeypatch)
+    _few_trees_and_no_figures(monkeypatch)
+    spec = project / "specs" / "tiny.toml"
+    tracking.connect().set_registered_model_tag("latency-tiny", "spec_path", str(spec))
+    return spec
+
+
+def _few_trees_and_no_figures(patch: pytest.MonkeyPatch) -> None:
+    from warpgauge.latency import explanation_plots, plots
+
+    patch.setenv("WARPGAUGE_LATENCY_TREES", "20")
+    patch.setenv("WARPGAUGE_LATENCY_LEARNING_RATE", "0.3")
+    patch.setattr(plots, "draw_training", lambda *_: {})
+    patch.setattr(explanation_plots, "draw_explanations", lambda *_: {})

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tasks.storage import Store
 from tests.fakes import FakeEncoder
 from warpgauge.errors import ServiceUnavailableError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
+from warpgauge.settings import PROJECT_ROOT
 from warpgauge.tables import GPU_SAMPLES
 
 OTHER_TOPIC = (("tensor", "matrix", "gradient", "layer"), ("weights", "batch", "epoch", "loss"))
@@ -61,6 +63,14 @@ def monitor() -> dict[str, Any]:
 def by_signal(decided: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The decisions by signal, of a round in which each signal has one subject (but for the tables)."""
     return {row["signal"]: row for row in decided["decisions"] if row["signal"] != "data_quality"}
+
+
+def test_order_names_all_that_the_templates_of_its_automation_ask_for(world: Path) -> None:
+    load(97)
+    (order,) = monitor()["orders"]
+    assert (order["model_name"], order["table"], order["folder"]) == (LAUNCH_LATENCY, "", "")
+    asked = re.findall(r"event\.payload\.([\w.]+)", (PROJECT_ROOT / "prefect.yaml").read_text())
+    assert {"reason", "attempt_id", "table", "folder", "model_name"} == set(asked) <= set(order)
 
 
 # Nothing to measure

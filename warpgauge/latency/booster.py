@@ -21,7 +21,7 @@ from warpgauge.accelerate import tie_breaking
 from warpgauge.errors import ModelFileError, SchemaError, TrainingError
 from warpgauge.latency.features import column_mismatch
 from warpgauge.latency.predictor import Predictor
-from warpgauge.latency.sealed_files import check_text_outline, seal, take, unseal
+from warpgauge.latency.sealed_files import check_text_outline, seal, take, take_names, take_number, unseal
 
 FloatArray = npt.NDArray[np.float64]
 FORMAT = "warpgauge-booster-1"
@@ -159,22 +159,18 @@ class FeatureTable:
                 NumericFeature(
                     take(entry, "name", str),
                     take(entry, "has_missing", bool),
-                    float(take(entry, "median", (int, float))),
+                    take_number(entry, "median"),
                 )
             )
         for entry in take(document, "categorical", list):
-            values = take(entry, "categories", list)
-            if (
-                not values
-                or not all(isinstance(value, str) for value in values)
-                or len(set(values)) < len(values)
-            ):
+            values = take_names(entry, "categories")
+            if not values or len(set(values)) < len(values):
                 raise ModelFileError(
-                    f"the category table of {take(entry, 'name', str)} is empty, repeats a value or holds "
-                    f"something that is not text; train a new version"
+                    f"the category table of {take(entry, 'name', str)} is empty or repeats a value; "
+                    f"train a new version"
                 )
             categorical.append(
-                CategoricalFeature(take(entry, "name", str), tuple(values), take(entry, "has_missing", bool))
+                CategoricalFeature(take(entry, "name", str), values, take(entry, "has_missing", bool))
             )
         return cls(tuple(numeric), tuple(categorical))
 
@@ -294,7 +290,7 @@ class CategoricalBooster:
         kept = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
         text = booster.model_to_string(num_iteration=kept)
         while text_limit_bytes is not None and len(text) > text_limit_bytes and kept > 1:
-            kept = max(1, min(kept - 1, int(kept * text_limit_bytes / len(text))))
+            kept = max(1, min(kept - 1, _trees_within(text, text_limit_bytes)))
             text = booster.model_to_string(num_iteration=kept)
         return cls(table, text)
 
@@ -395,6 +391,14 @@ class CategoricalBooster:
                 filled[unseen[:, place], first + place] = turn % size
             total = total + ask(filled)
         return total / max(used)
+
+
+def _trees_within(text: str, limit_bytes: int) -> int:
+    """How many of the first trees leave a text of at most that length, all else in it unchanged."""
+    found = re.search(r"^tree_sizes=(.*)$", text, flags=re.MULTILINE)
+    sizes = np.cumsum([int(size) for size in found.group(1).split()] if found else [len(text)])
+    rest = len(text) - int(sizes[-1])
+    return int(np.searchsorted(sizes, limit_bytes - rest, side="right"))
 
 
 def _read_table(frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> FeatureTable:

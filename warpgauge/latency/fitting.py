@@ -40,6 +40,8 @@ CORRECTION = {
     "min_data_in_leaf": 10,
     "lambda_l2": 10.0,
 }
+# A correction leaves out a fold and another one that says when to stop: the older model needs a third.
+LEAST_CORRECTED_FOLDS = 3
 # No row counts more than 25 times another one: a group of equal trials would otherwise outweigh all.
 LARGEST_WEIGHT_RATIO = 25.0
 # Noise depends on size within a group; a bin of 100 rows knows its variance to about 15 %.
@@ -200,21 +202,25 @@ class Recipe:
         self, places: IntArray, rounds: int, held_out: IntArray | None = None, start: Fit | None = None
     ) -> Fit:
         """Baseline and trees on these rows; with held-out rows boosting stops early."""
-        baseline = (
-            Baseline.fit(self.scheme, self.rows[places], self.latency_us[places])
-            if start is None
-            else start.baseline
-        )
-        names = self.features.columns
+        if start is None:
+            baseline = Baseline.fit(self.scheme, self.rows[places], self.latency_us[places])
+        else:
+            predicted = self.predict_us(start, places)
+            baseline = start.baseline.rescaled(np.log(self.latency_us[places] / predicted))
+        numeric, categorical = self.input_names(places)
+        names = [*numeric, *categorical] if start is None else list(start.booster.table.names)
         validation = None
         target, weight = self._ratio_and_weight(places, baseline)
         if held_out is not None:
-            validation = (self.features[held_out], *self._ratio_and_weight(held_out, baseline))
+            validation = (
+                self.features[held_out].select(names),
+                *self._ratio_and_weight(held_out, baseline),
+            )
         booster = CategoricalBooster.fit(
-            self.features[places],
+            self.features[places].select(names),
             target,
-            [name for name in names if name not in self.scheme.categorical_names],
-            [name for name in names if name in self.scheme.categorical_names],
+            numeric,
+            [name for name in names if name not in numeric],
             self.params,
             rounds=rounds,
             weight=weight,
@@ -229,7 +235,13 @@ class Recipe:
     def predict_us(self, fit: Fit, places: IntArray) -> FloatArray:
         """What a fit says of some rows, microseconds."""
         curve = fit.baseline.predict(self.rows[places]).latency_us
-        return curve * np.exp(fit.booster.predict(self.features[places]))
+        return curve * np.exp(fit.booster.predict(self.features[places].select(fit.booster.table.names)))
+
+    def input_names(self, places: IntArray) -> tuple[list[str], list[str]]:
+        """Numbers and categories among the features, but for categories that none of these rows has."""
+        kinds = [name for name in self.features.columns if name in self.scheme.categorical_names]
+        numeric = [name for name in self.features.columns if name not in kinds]
+        return numeric, [name for name in kinds if self.features.get_column(name)[places].drop_nulls().len()]
 
     def _ratio_and_weight(self, places: IntArray, baseline: Baseline) -> tuple[FloatArray, FloatArray | None]:
         """log(latency / baseline), and the weight of each row: one over the noise variance at its size.
@@ -297,11 +309,16 @@ def make_recipe(
     rows = rows.sort(scheme.id_column)
     fold = fold_numbers(scheme, rows)
     train = np.flatnonzero(fold != GATE_FOLD)
-    if corrects is None and len(set(fold[train].tolist())) < LEAST_TRAINING_FOLDS:
+    if len(set(fold[train].tolist())) < LEAST_TRAINING_FOLDS:
         raise TrainingError(
             f"{rows.height} labelled {scheme.row_noun} have {scheme.shapes(rows).n_unique()} shapes "
             f"in {len(set(fold.tolist()))} of {FOLD_COUNT} folds; training needs shapes in at least "
             f"{LEAST_TRAINING_FOLDS} folds besides the gate's: collect {scheme.row_noun} of more different shapes"
+        )
+    if corrects is not None and len(corrects.training_folds) < LEAST_CORRECTED_FOLDS:
+        raise TrainingError(
+            f"the {corrects.rows.height} older {scheme.row_noun} have shapes in {len(corrects.training_folds)} folds "
+            f"besides the gate's; a model that is corrected needs {LEAST_CORRECTED_FOLDS}: train on all rows instead"
         )
     features = scheme.features(rows)
     if corrects is None:

@@ -24,7 +24,7 @@ import polars as pl
 
 from warpgauge.errors import ModelFileError, TrainingError
 from warpgauge.latency.baseline import group_rows
-from warpgauge.latency.sealed_files import take, take_numbers
+from warpgauge.latency.sealed_files import take, take_key, take_number, take_numbers
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -135,16 +135,19 @@ class Intervals:
             ModelFileError: If a part is absent or of another kind.
         """
         widths = take(document, "unseen_log_width", dict)
+        levels = take(document, "levels", list)
+        if not all(isinstance(level, list) for level in levels):
+            raise ModelFileError("the levels of the model's intervals are no lists; train a new version")
         evidence = take(document, "unseen_evidence", dict)
         return cls(
-            float(take(document, "coverage_ratio", (int, float))),
-            tuple(tuple(level) for level in take(document, "levels", list)),
+            take_number(document, "coverage_ratio"),
+            tuple(tuple(level) for level in levels),
             _scale_from(take(document, "pooled", dict)),
             {
-                tuple(take(entry, "key", list)): _scale_from(take(entry, "scale", dict))
+                take_key(entry): _scale_from(take(entry, "scale", dict))
                 for entry in take(document, "groups", list)
             },
-            {name: float(take(widths, name, (int, float))) for name in widths},
+            {name: take_number(widths, name) for name in widths},
             {name: take(evidence, name, str) for name in evidence},
         )
 
@@ -282,7 +285,7 @@ def _scale_from(document: Mapping[str, Any]) -> NoiseScale:
     scale = NoiseScale(
         take_numbers(document, "log_latency"),
         take_numbers(document, "scale"),
-        float(take(document, "quantile", (int, float))),
+        take_number(document, "quantile"),
         take(document, "row_count", int),
     )
     if (

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from warpgauge.errors import ModelFileError
+from warpgauge.errors import ModelFileError, SettingsError
 from warpgauge.latency.baseline import Baseline, BaselineAnswer
 from warpgauge.latency.booster import MISSING, CategoricalBooster, FeatureTable
 from warpgauge.latency.explanations import explain
@@ -144,10 +144,15 @@ class LatencyModel:
             )
         trained_on = take(document, "trained_on", dict)
         take(trained_on, "is_simulated", bool)
+        intervals = Intervals.from_document(take(document, "intervals", dict))
+        if intervals.levels != scheme.interval_levels:
+            raise ModelFileError(
+                "the intervals of the model are of other groups than its rows; train a new version"
+            )
         return cls(
             Baseline.from_document(take(document, "baseline", dict), scheme),
             CategoricalBooster(table, text),
-            Intervals.from_document(take(document, "intervals", dict)),
+            intervals,
             trained_on,
         )
 
@@ -219,7 +224,10 @@ def scheme_from_document(document: Mapping[str, Any]) -> RowScheme:
     """
     kind = take(document, "kind", str)
     if kind == LAUNCHES_KIND:
-        return LaunchScheme(target=take(document, "target", str))
+        try:
+            return LaunchScheme(target=take(document, "target", str))
+        except SettingsError as error:
+            raise ModelFileError(f"the model's {error}; train a new version") from error
     if kind == TABLE_KIND:
         return TableScheme.from_document(document)
     raise ModelFileError(f"the model reads rows as {kind!r}, which this version cannot; train a new version")

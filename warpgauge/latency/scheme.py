@@ -43,6 +43,7 @@ class RowScheme(ABC):
         gate_metric: What versions are compared by.
         has_trials: The same graph is measured several times, so noise can be told from error and weighs rows.
         parameters: What the scheme itself chooses about the trees; see `fitting.Boosting`.
+        monotone: Feature -> 1 or -1 where physics says that the latency over its baseline may only rise or fall.
     """
 
     target: str
@@ -61,6 +62,7 @@ class RowScheme(ABC):
     gate_metric: GateMetric
     has_trials: bool
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    monotone: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -148,6 +150,10 @@ class RowScheme(ABC):
     @abstractmethod
     def least_leaf_rows(self, row_count: int) -> int:
         """Fewest rows of a leaf in a training on that many rows, where nobody chose them."""
+
+    @abstractmethod
+    def times(self, rows: pl.DataFrame) -> pl.Series:
+        """When each row was measured, as a number that rises with time; null where that is not known."""
 
     @abstractmethod
     def is_simulated(self, rows: pl.DataFrame) -> pl.Series:

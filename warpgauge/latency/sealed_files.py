@@ -20,6 +20,7 @@ TEXT_FILE = "model.txt"
 DOCUMENT_FILE = "model.json"
 # Far above any model of this project (1.2 MB); below what would exhaust memory while it is parsed.
 LARGEST_FILE_BYTES = 256 * 1024 * 1024
+LARGEST_NUMBER = 1e300
 _REMEDY = "fetch the model's files again, or train a new version"
 
 
@@ -104,12 +105,58 @@ def take(document: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) 
     Raises:
         ModelFileError: If it is absent or of another kind.
     """
+    if not isinstance(document, Mapping):
+        raise ModelFileError(
+            f"{DOCUMENT_FILE}: a {type(document).__name__} stands where {name} should be named; {_REMEDY}"
+        )
     if name not in document:
         raise ModelFileError(f"{DOCUMENT_FILE} lacks {name}; {_REMEDY}")
     value = document[name]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, float, (int, float))):
         raise ModelFileError(f"{DOCUMENT_FILE}: {name} is a {type(value).__name__}; {_REMEDY}")
     return value
+
+
+def take_number(document: Mapping[str, Any], name: str) -> float:
+    """The finite number of that name.
+
+    Raises:
+        ModelFileError: If it is absent or anything else.
+    """
+    value = take(document, name, (int, float))
+    if not abs(value) <= LARGEST_NUMBER:
+        raise ModelFileError(f"{DOCUMENT_FILE}: {name} is no finite number; {_REMEDY}")
+    return float(value)
+
+
+def take_names(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The list of texts of that name.
+
+    Raises:
+        ModelFileError: If it is absent or holds anything else.
+    """
+    values = take(document, name, list)
+    if not all(isinstance(value, str) for value in values):
+        raise ModelFileError(f"{DOCUMENT_FILE}: {name} holds something that is not text; {_REMEDY}")
+    return tuple(values)
+
+
+def take_key(document: Mapping[str, Any], length: int | None = None) -> tuple[str | None, ...]:
+    """The `key` of a group: texts, null where rows had none.
+
+    Args:
+        document: What holds it.
+        length: How many there have to be, None for any number.
+
+    Raises:
+        ModelFileError: If it is absent or anything else.
+    """
+    values = take(document, "key", list)
+    if not all(value is None or isinstance(value, str) for value in values) or (
+        length is not None and len(values) != length
+    ):
+        raise ModelFileError(f"{DOCUMENT_FILE}: {values!r:.80} is no key of a group; {_REMEDY}")
+    return tuple(values)
 
 
 def take_numbers(document: Mapping[str, Any], name: str) -> tuple[float, ...]:
@@ -119,8 +166,13 @@ def take_numbers(document: Mapping[str, Any], name: str) -> tuple[float, ...]:
         ModelFileError: If it is absent or holds anything else.
     """
     values = take(document, name, list)
-    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
-        raise ModelFileError(f"{DOCUMENT_FILE}: {name} holds something that is not a number; {_REMEDY}")
+    if any(
+        isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_NUMBER
+        for value in values
+    ):
+        raise ModelFileError(
+            f"{DOCUMENT_FILE}: {name} holds something that is not a finite number; {_REMEDY}"
+        )
     return tuple(float(value) for value in values)
 
 

@@ -7,10 +7,12 @@ no file beside it.
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal, cast
 
@@ -20,14 +22,25 @@ import polars as pl
 from warpgauge.errors import ModelFileError, SchemaError, SettingsError
 from warpgauge.latency.features import column_mismatch
 from warpgauge.latency.scheme import FloatArray, GateMetric, RowScheme
-from warpgauge.latency.sealed_files import take
+from warpgauge.latency.sealed_files import take, take_names, take_number
 from warpgauge.tables import TIME, Column, Table
 
 KIND = "table"
 Unit = Literal["ns", "us", "ms", "s"]
 US_PER_UNIT: Mapping[str, float] = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
-# A number with an exponent, not within a name or a quoted text such as 'a1e9'.
-_EXPONENT = re.compile(r"(?<![\w'\"])\d+(?:\.\d*)?[eE][+-]?\d{1,2}(?![\w'\"])")
+NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+# Quoted texts and names, which stay, and numbers that Polars' SQL does not read: with an exponent, or beyond 64 bits.
+_SQL_TOKEN = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|(?<![\w.])(?:(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d{1,3}|\d{19,300})(?![\w.])"""
+)
+# A chain of operators is as deep as it is long: at 2,000 characters Polars ended the process in a thread.
+LARGEST_EXPRESSION_LENGTH = 1_000
+# Nodes of a parsed expression whose value depends on other rows. What this list lacks, three rows together still show.
+_MANY_ROWS = frozenset(
+    {"Agg", "Over", "Explode", "Selector", "SubPlan", "Len", "IntRange", "Shift", "Rank", "Quantile"}
+    | {"Correlation", "NullCount"}
+)
+_OF_MANY_ROWS = "gives one row another value beside other rows: sums and windows are no features; use functions of one row"
 IDENTITY = (
     Column(
         "row_id", pl.String(), "SHA-256 of the file's content and the ordinal of the record", required=True
@@ -44,6 +57,8 @@ STATED_FACTOR = 3.0
 # A kernel of 10 us is no promise of 5 us, so a table's promise is a share unless its spec says otherwise.
 PROMISE_RATIO = 0.05
 LEAST_LEAF_ROWS = 20
+# No clock tells less than a nanosecond, and no table holds months: beyond, the unit of the spec is wrong.
+LEAST_LATENCY_US, LARGEST_LATENCY_US = 1e-3, 1e13
 ROOFLINE_PARTS = ("flops", "bytes", "peak_flops_per_s", "peak_bytes_per_s")
 PARAMETERS: Mapping[str, tuple[type, float, float]] = {
     "trees": (int, 1, 10_000),
@@ -165,7 +180,8 @@ class TableScheme(RowScheme):
         for name in needed:
             found, wanted = rows.schema[name], known[name]
             is_number = found.is_numeric() and wanted.is_numeric()
-            if not (is_number or found in (pl.Null, wanted)):
+            is_text = wanted == pl.String and isinstance(found, pl.Categorical | pl.Enum)
+            if not (is_number or is_text or found in (pl.Null, wanted)):
                 raise SchemaError(f"table {self.name}: column {name} is {found}, needed is {wanted}")
 
     def conform(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -177,13 +193,19 @@ class TableScheme(RowScheme):
         return rows
 
     def usable(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """See `RowScheme`; a row without a roofline has no size."""
+        """See `RowScheme`; a row without a roofline has no size, one of under 1 ns or over 115 days no label."""
         if self.target not in rows.columns:
             raise SchemaError(
                 f"table {self.name}: column {self.target} is missing; it is the label to predict"
             )
+        self.check(rows.drop(self.target), is_training=False)
+        if not (rows.schema[self.target].is_numeric() or rows.schema[self.target] == pl.Null):
+            raise SchemaError(
+                f"table {self.name}: column {self.target} is {rows.schema[self.target]}, needed is Float64"
+            )
         label = pl.col(self.target).cast(pl.Float64)
-        with_label = rows.filter(label.is_finite() & (label > 0))
+        microseconds = label * US_PER_UNIT[self.unit]
+        with_label = rows.filter(microseconds.is_between(LEAST_LATENCY_US, LARGEST_LATENCY_US))
         size = self._roofline_us(with_label)
         return with_label.filter((size.is_finite() & (size > 0)).fill_null(False))
 
@@ -191,7 +213,7 @@ class TableScheme(RowScheme):
         """See `RowScheme`."""
         size = self._roofline_us(rows)
         lacking = int((~(size.is_finite() & (size > 0)).fill_null(False)).sum())
-        said = "collect more, or mend the spec"
+        said = f"collect more, or mend the spec (is the unit {self.unit}?)"
         return f"{said}; {lacking} rows have no roofline" if lacking else said
 
     def latency_us(self, rows: pl.DataFrame) -> FloatArray:
@@ -262,6 +284,14 @@ class TableScheme(RowScheme):
         """See `RowScheme`; rows are measured once, and 20 a leaf was best on both public tables."""
         return LEAST_LEAF_ROWS
 
+    def times(self, rows: pl.DataFrame) -> pl.Series:
+        """See `RowScheme`; the spec's `time` is a number or an ISO 8601 date or time."""
+        if self.time is None or self.time not in rows.columns:
+            return pl.Series("time", [None], dtype=pl.Float64).new_from_index(0, rows.height)
+        texts = rows.get_column(self.time).cast(pl.String)
+        known = {text: _moment(text) for text in texts.drop_nulls().unique().to_list()}
+        return pl.Series("time", [known.get(text) for text in texts.to_list()], dtype=pl.Float64)
+
     def is_simulated(self, rows: pl.DataFrame) -> pl.Series:
         """No row: a table holds measurements."""
         return pl.Series("is_simulated", [False]).new_from_index(0, rows.height)
@@ -310,6 +340,7 @@ class TableScheme(RowScheme):
             "promise_us": self.promise_us,
             "promise_ratio": self.promise_ratio,
             "parameters": dict(self.parameters),
+            "monotone": dict(self.monotone),
         }
 
     @classmethod
@@ -329,13 +360,13 @@ class TableScheme(RowScheme):
                 name=take(document, "name", str),
                 target=take(document, "target", str),
                 unit=cast(Unit, take(document, "unit", str)),
-                numeric=tuple(take(document, "numeric", list)),
-                text=tuple(take(document, "text", list)),
-                categorical=tuple(take(document, "categorical", list)),
+                numeric=take_names(document, "numeric"),
+                text=take_names(document, "text"),
+                categorical=take_names(document, "categorical"),
                 derived={name: text for name, text in take(document, "derived", list)},  # noqa: C416 - checks pairs
-                shape=tuple(take(document, "shape", list)),
-                by=tuple(take(document, "by", list)),
-                slices=tuple(take(document, "slices", list)),
+                shape=take_names(document, "shape"),
+                by=take_names(document, "by"),
+                slices=take_names(document, "slices"),
                 roofline=None
                 if roofline is None
                 else Roofline(**{part: take(roofline, part, str) for part in ROOFLINE_PARTS}),
@@ -343,22 +374,29 @@ class TableScheme(RowScheme):
                 if devices is None
                 else Devices(take(devices, "column", str), take(devices, "figures", dict)),
                 time=time,
-                promise_us=float(take(document, "promise_us", (int, float))),
-                promise_ratio=float(take(document, "promise_ratio", (int, float))),
+                promise_us=take_number(document, "promise_us"),
+                promise_ratio=take_number(document, "promise_ratio"),
                 parameters=take(document, "parameters", dict),
+                monotone=take(document, "monotone", dict),
             )
-        except (SettingsError, TypeError, ValueError, AttributeError) as error:
+        except (SettingsError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ModelFileError(
                 f"the model's table scheme is damaged: {error}; train a new version"
             ) from error
 
     def _joined(self, rows: pl.DataFrame, names: Sequence[str]) -> pl.Series:
-        parts = [pl.col(name).cast(pl.String).fill_null("") for name in names]
+        # A whole number is the same shape whatever type holds it.
+        numbers = [pl.col(name).cast(pl.Float64) if name in self.numeric else pl.col(name) for name in names]
+        parts = [value.cast(pl.String).fill_null("") for value in numbers]
         return rows.select(pl.concat_str(parts, separator="|").alias("shape")).get_column("shape")
 
     def _with_derived(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with device figures and derived features beside their columns."""
-        frame = rows.select(*self.numeric, *self.text)
+        # SQL divides and overflows otherwise with whole numbers.
+        frame = rows.select(
+            *(pl.col(name).cast(pl.Float64) for name in self.numeric),
+            *(pl.col(name).cast(pl.String) for name in self.text),
+        )
         if self.devices is not None:
             figures = pl.DataFrame(
                 [{self.devices.column: device, **values} for device, values in self.devices.figures.items()],
@@ -366,12 +404,13 @@ class TableScheme(RowScheme):
             )
             frame = frame.join(figures, on=self.devices.column, how="left", maintain_order="left")
         for name in self.derived:
-            frame = self._with(frame, name)
+            frame = frame.with_columns(self._value(frame, name).alias(name))
         return frame
 
-    def _with(self, frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    def _value(self, frame: pl.DataFrame, name: str) -> pl.Series:
         try:
-            return frame.with_columns(self._expressions[name].cast(pl.Float64).alias(name))
+            values = frame.select(self._expressions[name].cast(pl.Float64).alias(name)).get_column(name)
+            return values if len(values) == frame.height else values.new_from_index(0, frame.height)
         except pl.exceptions.PolarsError as error:
             raise SchemaError(
                 f"table {self.name}: {name} cannot be computed: {error}; mend the spec"
@@ -380,9 +419,9 @@ class TableScheme(RowScheme):
     def _roofline_us(self, rows: pl.DataFrame) -> pl.Series:
         if self.roofline is None:
             return pl.Series("roofline_us", [1.0]).new_from_index(0, rows.height)
+        # Apart from the columns, one of which may be called `bytes`.
         frame = self._with_derived(rows)
-        for part in ROOFLINE_PARTS:
-            frame = self._with(frame, part)
+        frame = pl.DataFrame([self._value(frame, f"baseline.{part}").alias(part) for part in ROOFLINE_PARTS])
         compute, memory = (
             pl.when(pl.col(peak) > 0).then(pl.col(work) / pl.col(peak))
             for work, peak in zip(ROOFLINE_PARTS[:2], ROOFLINE_PARTS[2:], strict=True)
@@ -405,7 +444,7 @@ class TableScheme(RowScheme):
         known = [*self.numeric, *self.text, *(self.devices.names if self.devices else ())]
         texts = dict(self.derived)
         if self.roofline is not None:
-            texts |= {part: getattr(self.roofline, part) for part in ROOFLINE_PARTS}
+            texts |= {f"baseline.{part}": getattr(self.roofline, part) for part in ROOFLINE_PARTS}
         parsed: dict[str, pl.Expr] = {}
         for name, text in texts.items():
             parsed[name] = parse_expression(name, text, known)
@@ -444,10 +483,7 @@ class TableScheme(RowScheme):
             if alone.height != 3 or not np.allclose(
                 alone.get_column(name).to_numpy(), beside, rtol=1e-9, equal_nan=True
             ):
-                raise SettingsError(
-                    f"{name} gives one row another value beside other rows: sums, windows and random numbers are "
-                    f"no features; use functions of one row"
-                )
+                raise SettingsError(f"{name} {_OF_MANY_ROWS}")
             frame = frame.with_columns(value.alias(name))
 
 
@@ -457,18 +493,62 @@ def parse_expression(name: str, text: str, known: Sequence[str]) -> pl.Expr:
     Raises:
         SettingsError: If it cannot be read, or uses a name that is not known.
     """
+    said = f"{name} = {text!r:.120}"
+    if len(text) > LARGEST_EXPRESSION_LENGTH:
+        raise SettingsError(
+            f"{said} has {len(text)} signs, at most {LARGEST_EXPRESSION_LENGTH} are read; "
+            f"write parts of it as features of their own"
+        )
     try:
-        expression = pl.sql_expr(_EXPONENT.sub(lambda found: format(Decimal(found.group()), "f"), text))
-        used = expression.meta.root_names()
-    except pl.exceptions.PolarsError as error:
-        raise SettingsError(f"{name} = {text!r} is no SQL expression: {error}") from error
-    unknown = sorted(set(used) - set(known))
+        expression = pl.sql_expr(_SQL_TOKEN.sub(_plain_decimal, text))
+        nodes = set(_node_names(json.loads(expression.meta.serialize(format="json"))))
+    except (pl.exceptions.PolarsError, RecursionError) as error:
+        raise SettingsError(f"{said} is no SQL expression: {str(error)[:300]}") from error
+    if nodes & _MANY_ROWS:
+        raise SettingsError(f"{said} {_OF_MANY_ROWS}")
+    unknown = sorted(set(expression.meta.root_names()) - set(known))
     if unknown:
         raise SettingsError(
-            f"{name} = {text!r} uses {', '.join(unknown)}, which is no column, device figure or earlier feature; "
+            f"{said} uses {', '.join(unknown)}, which is no column, device figure or earlier feature; "
             f"known: {', '.join(known)}"
         )
     return expression
+
+
+def _plain_decimal(token: re.Match[str]) -> str:
+    """A number without an exponent; a quoted text as it stands."""
+    text = token.group()
+    if text[0] in "'\"":
+        return text
+    plain = format(Decimal(text), "f")
+    return plain if "." in plain else f"{plain}.0"
+
+
+def _node_names(node: Any) -> Iterator[str]:
+    """Names of the nodes of a parsed expression, without those of columns and texts."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, list):
+        for part in node:
+            yield from _node_names(part)
+    elif isinstance(node, dict):
+        for name, part in node.items():
+            yield name
+            if name not in ("Column", "String"):
+                yield from _node_names(part)
+
+
+def _moment(text: str) -> float | None:
+    """A number as it stands, an ISO 8601 date or time in seconds since 1970; None for anything else."""
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            return None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return number if math.isfinite(number) else None
 
 
 def table_scheme(
@@ -489,12 +569,17 @@ def table_scheme(
     promise_us: float,
     promise_ratio: float,
     parameters: Mapping[str, float | str],
+    monotone: Mapping[str, int],
 ) -> TableScheme:
     """A scheme after every check of its names against each other.
 
     Raises:
         SettingsError: Naming what is wrong.
     """
+    if not NAME.fullmatch(name):
+        raise SettingsError(
+            f"name is {name!r:.80}; a-z, 0-9 and -, from a letter on, at most 40 signs are needed"
+        )
     if unit not in US_PER_UNIT:
         raise SettingsError(f"unit is {unit!r}; known units: {', '.join(US_PER_UNIT)}")
     columns = [*numeric, *text, target, *([time] if time else [])]
@@ -528,8 +613,14 @@ def table_scheme(
         math.isfinite(promise_us) and math.isfinite(promise_ratio) and promise_us >= 0 and promise_ratio > 0
     ):
         raise SettingsError(f"promise is {promise_us} us and {promise_ratio}; a positive share is needed")
-    for parameter, value in parameters.items():
-        _check_parameter(parameter, value)
+    _check_figures(devices)
+    for feature, sign in monotone.items():
+        is_sign = isinstance(sign, int) and not isinstance(sign, bool) and sign in (-1, 1)
+        if feature not in (*numeric, *figures, *derived) or not is_sign:
+            raise SettingsError(
+                f"monotone.{feature} is {sign!r}; a number feature of the spec with 1 (the latency over its "
+                f"baseline may only rise with it) or -1 is needed"
+            )
     levels = tuple(by[:count] for count in range(len(by), -1, -1))
     return TableScheme(
         name=name,
@@ -543,7 +634,8 @@ def table_scheme(
         roofline=roofline,
         devices=devices,
         time=time,
-        parameters=dict(parameters),
+        parameters={parameter: _parameter(parameter, value) for parameter, value in parameters.items()},
+        monotone=dict(monotone),
         levels=levels,
         interval_levels=tuple(level for level in levels if level),
         noise_columns=by,
@@ -554,14 +646,24 @@ def table_scheme(
     )
 
 
-def _check_parameter(name: str, value: Any) -> None:
+def _check_figures(devices: Devices | None) -> None:
+    for device, figures in ({} if devices is None else devices.figures).items():
+        for figure, value in figures.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value)):
+                raise SettingsError(f"device {device}: {figure} is {value!r}; a finite number is needed")
+
+
+def _parameter(name: str, value: Any) -> float | str:
+    """What a spec chose about the trees, in the type that LightGBM takes."""
     if name == "objective":
         if value not in OBJECTIVES:
             raise SettingsError(f"training.objective is {value!r}; known: {', '.join(OBJECTIVES)}")
-        return
+        return str(value)
     if name not in PARAMETERS:
         raise SettingsError(f"training.{name} is unknown; known: objective, {', '.join(PARAMETERS)}")
     kind, least, most = PARAMETERS[name]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or (kind is int and not float(value).is_integer()) or not least <= value <= most:
+    if not is_number or not least <= value <= most or kind(value) != value:
         raise SettingsError(f"training.{name} is {value!r}; {least:g} to {most:g} is needed")
+    return kind(value)

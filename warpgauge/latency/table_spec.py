@@ -34,7 +34,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from glob import glob, has_magic
+from glob import glob
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,11 +55,14 @@ from warpgauge.source_file import SourceFile, decode_text, read_source_file
 from warpgauge.tables import TIME
 from warpgauge.validation import type_columns
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+# A spec and a device file are written by hand: the largest ones here have 2 kB.
+SIZE_LIMIT_BYTES = 1_000_000
+LARGEST_NUMBER = 1e300
+_KINDS: Mapping[Any, str] = {str: "a text", list: "a list", dict: "a table"}
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TOP_LEVEL = (
     "name", "files", "target", "unit", "numeric", "categorical", "text", "shape", "slices", "time",
-    "rename", "features", "devices", "baseline", "promise", "training",
+    "rename", "features", "devices", "baseline", "promise", "training", "monotone",
 )  # fmt: skip
 
 
@@ -70,12 +73,14 @@ class TableSpec:
     Attributes:
         path: The spec file.
         scheme: How rows are read.
-        patterns: Paths or globs of the files that hold them, absolute.
+        root: Folder that relative paths start from.
+        patterns: Paths or globs of the files that hold the rows, as the spec has them.
         renamed: Column of the files -> its name here.
     """
 
     path: Path
     scheme: TableScheme
+    root: Path
     patterns: tuple[str, ...]
     renamed: Mapping[str, str]
 
@@ -85,10 +90,10 @@ class TableSpec:
         Raises:
             SourceFileError: If no pattern matches anything.
         """
-        found = sorted({Path(name) for pattern in self.patterns for name in _matches(pattern)})
+        found = sorted({path for pattern in self.patterns for path in _matches(self.root, pattern)})
         if not found:
             raise SourceFileError(
-                f"{self.path}: no file matches {', '.join(self.patterns)}; mend `files`, paths are relative to the spec"
+                f"{self.path}: no file in {self.root} matches {', '.join(self.patterns)}; mend `files`"
             )
         return found
 
@@ -120,9 +125,8 @@ class TableSpec:
                 ),
             }
         )
-        typed, problems = type_columns(
-            pl.concat([identity, found.select(own)], how="horizontal"), table, origin=source.name
-        )
+        values = [self._as_written(found.get_column(name)) for name in own]
+        typed, problems = type_columns(identity.with_columns(values), table, origin=source.name)
         ids = [
             hashlib.sha256(f"{self.scheme.name}:{source.sha256}:{ordinal}".encode()).hexdigest()
             for ordinal in range(found.height)
@@ -135,6 +139,15 @@ class TableSpec:
                 f"{first.row + 1}, column {first.column}: {first.value} is {first.reason})"
             )
         return typed.with_columns(pl.Series("row_id", ids)).drop("collected_at"), notes
+
+    def _as_written(self, column: pl.Series) -> pl.Series:
+        """Flags as 0 and 1 or `true` and `false`, and times as text: a typed file says what a CSV would."""
+        is_text = column.name in self.scheme.text or column.name == self.scheme.time
+        if column.dtype == pl.Boolean:
+            return column.cast(pl.String if is_text else pl.Float64)
+        if column.name == self.scheme.time and (column.dtype.is_temporal() or column.dtype.is_float()):
+            return column.dt.to_string("iso") if column.dtype.is_temporal() else column.cast(pl.String)
+        return column
 
     def require_columns(self, present: Collection[str]) -> None:
         """Stop if a column of the spec is in none of its files: a misspelt one would count as always missing.
@@ -170,10 +183,10 @@ def read_table_spec(path: Path | str, folder: Path | str | None = None) -> Table
     """
     path = Path(path).resolve()
     root = path.parent if folder is None else Path(folder).resolve()
-    text = decode_text(read_source_file(path, what="table spec"), what="table spec")
+    text = _read_text(path, "table spec")
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: not whole TOML: {error}") from error
     try:
         return _spec(path, root, document)
@@ -183,11 +196,6 @@ def read_table_spec(path: Path | str, folder: Path | str | None = None) -> Table
 
 def _spec(path: Path, root: Path, document: Mapping[str, Any]) -> TableSpec:
     _require_known(document, TOP_LEVEL, "")
-    name = _take(document, "name", str)
-    if not _NAME.fullmatch(name):
-        raise SettingsError(
-            f"name is {name!r}; a-z, 0-9 and -, from a letter on, at most 40 signs are needed"
-        )
     baseline = _take(document, "baseline", dict, {})
     _require_known(baseline, ("by", *ROOFLINE_PARTS), "baseline.")
     promise = _take(document, "promise", dict, {})
@@ -206,7 +214,7 @@ def _spec(path: Path, root: Path, document: Mapping[str, Any]) -> TableSpec:
                 f"features.{feature} is {expression!r}; a name and an SQL expression as text are needed"
             )
     scheme = table_scheme(
-        name=name,
+        name=_take(document, "name", str),
         target=_take(document, "target", str),
         unit=cast(Unit, _take(document, "unit", str)),
         numeric=_names(document, "numeric"),
@@ -214,19 +222,20 @@ def _spec(path: Path, root: Path, document: Mapping[str, Any]) -> TableSpec:
         categorical=categorical,
         derived=derived,
         shape=_names(document, "shape"),
-        by=_names(baseline, "by"),
-        slices=_names(document, "slices") or _names(baseline, "by"),
+        by=_names(baseline, "by", "baseline."),
+        slices=_names(document, "slices") or _names(baseline, "by", "baseline."),
         roofline=Roofline(**{part: _expression(baseline, part) for part in ROOFLINE_PARTS})
         if given
         else None,
         devices=_devices(path, root, document["devices"]) if "devices" in document else None,
         time=_take(document, "time", str) if "time" in document else None,
-        promise_us=float(_take(promise, "us", (int, float), 0.0)),
-        promise_ratio=float(_take(promise, "ratio", (int, float), PROMISE_RATIO)),
+        promise_us=_number(promise.get("us", 0.0), "promise.us"),
+        promise_ratio=_number(promise.get("ratio", PROMISE_RATIO), "promise.ratio"),
         parameters=_take(document, "training", dict, {}),
+        monotone=_take(document, "monotone", dict, {}),
     )
     renamed = _take(document, "rename", dict, {})
-    stored = scheme.table.column_names
+    stored = [column for column in scheme.table.column_names if column not in RESERVED]
     for old, new in renamed.items():
         if not isinstance(new, str) or new not in stored:
             raise SettingsError(f"rename.{old} is {new!r}, which is no column of the spec")
@@ -238,32 +247,15 @@ def _spec(path: Path, root: Path, document: Mapping[str, Any]) -> TableSpec:
     files = _names(document, "files")
     if not files:
         raise SettingsError("files is empty; name CSV, Parquet or JSON-lines files, relative to the spec")
-    return TableSpec(path, scheme, tuple(str(root / file) for file in files), renamed)
+    return TableSpec(path, scheme, root, files, renamed)
 
 
 def _devices(path: Path, root: Path, document: Any) -> Devices:
     if not isinstance(document, dict):
         raise SettingsError("devices is no table")
     _require_known(document, ("column", "key", "files", "fields", "figures"), "devices.")
-    figures: dict[str, dict[str, float]] = {}
-    patterns = _names(document, "files")
-    fields = _take(document, "fields", dict, {})
-    if patterns and not fields:
-        raise SettingsError(
-            'devices.fields is empty; say which fields of the files are used: {bandwidth = "Mem_Bw"}'
-        )
-    for pattern in patterns:
-        found = _matches(str(root / pattern))
-        if not found:
-            raise SourceFileError(f"{path}: no device file matches {pattern}; paths are relative to the spec")
-        for file in sorted(found):
-            device, values = _device_file(Path(file), _take(document, "key", str), fields)
-            is_other = figures.get(device, values) != values
-            # Two files of one device that disagree: the one named like the device itself is meant.
-            if is_other and Path(file).stem != device.replace(" ", "_"):
-                continue
-            figures[device] = values
-    for device, values in _take(document, "figures", dict, {}).items():
+    figures = _file_figures(path, root, document)
+    for device, values in _take(document, "figures", dict, {}, prefix="devices.").items():
         if not isinstance(values, dict):
             raise SettingsError(f"devices.figures.{device} is no table of numbers")
         figures[device] = figures.get(device, {}) | {
@@ -275,11 +267,50 @@ def _devices(path: Path, root: Path, document: Any) -> Devices:
     for figure in names:
         if not _COLUMN.fullmatch(figure):
             raise SettingsError(f"device figure {figure!r} has a sign other than letters, digits and _")
-    return Devices(_take(document, "column", str), figures)
+    return Devices(_take(document, "column", str, prefix="devices."), figures)
 
 
-def _device_file(path: Path, key: str, fields: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
-    text = decode_text(read_source_file(path, what="device file"), what="device file")
+def _file_figures(path: Path, root: Path, document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Device -> figures, as the device files have them."""
+    patterns = _names(document, "files", "devices.")
+    fields = _take(document, "fields", dict, {}, prefix="devices.")
+    if patterns and not fields:
+        raise SettingsError(
+            'devices.fields is empty; say which fields of the files are used: {bandwidth = "Mem_Bw"}'
+        )
+    for figure, field in fields.items():
+        if not isinstance(field, str):
+            raise SettingsError(f"devices.fields.{figure} is {field!r}; the name of a field is needed")
+    sources: dict[str, list[tuple[Path, dict[str, float]]]] = {}
+    for pattern in patterns:
+        found = _matches(root, pattern)
+        if not found:
+            raise SourceFileError(f"{path}: no device file in {root} matches {pattern}; mend devices.files")
+        for file in sorted(found):
+            device, values = _device_file(file, _take(document, "key", str, prefix="devices."), fields)
+            sources.setdefault(device, []).append((file, values))
+    figures = {device: _agreed(device, given) for device, given in sources.items()}
+    filled = {figure for values in figures.values() for figure in values}
+    nowhere = [f"{figure} = {field!r}" for figure, field in fields.items() if figure not in filled]
+    if patterns and nowhere:
+        raise SettingsError(f"devices.fields: no device file has {', '.join(nowhere)}; mend the name")
+    return figures
+
+
+def _agreed(device: str, given: list[tuple[Path, dict[str, float]]]) -> dict[str, float]:
+    """The figures of a device; of files that disagree the one named like the device itself is meant."""
+    named = [values for file, values in given if file.stem == device.replace(" ", "_")]
+    agreed = (named or [given[0][1]])[0]
+    if any(values != agreed for _, values in given) and not named:
+        raise SettingsError(
+            f"the device files {', '.join(file.name for file, _ in given)} disagree about {device}; name one of them "
+            f"under devices.files"
+        )
+    return agreed
+
+
+def _device_file(path: Path, key: str, fields: Mapping[str, str]) -> tuple[str, dict[str, float]]:
+    text = _read_text(path, "device file")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -294,10 +325,26 @@ def _device_file(path: Path, key: str, fields: Mapping[str, Any]) -> tuple[str, 
     return content[key], values
 
 
-def _matches(pattern: str) -> list[str]:
-    if has_magic(pattern):
-        return glob(pattern, recursive=True)
-    return [pattern] if Path(pattern).exists() else []
+def _read_text(path: Path, what: str) -> str:
+    try:
+        size = path.stat().st_size if path.is_file() else 0
+    except (OSError, ValueError):
+        size = 0  # reading says what is wrong
+    if size > SIZE_LIMIT_BYTES:
+        raise SourceFileError(
+            f"{path}: {size:,} bytes, a {what} has at most {SIZE_LIMIT_BYTES:,}; is it the right file?"
+        )
+    return decode_text(read_source_file(path, what=what, size_limit_bytes=SIZE_LIMIT_BYTES), what=what)
+
+
+def _matches(root: Path, pattern: str) -> list[Path]:
+    """Files of that name or glob; only the pattern may be one, not the folder."""
+    try:
+        if (root / pattern).exists():
+            return [root / pattern]
+        return [root / found for found in glob(pattern, root_dir=root, recursive=True)]
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{pattern!r:.80} is no path: {error}") from error
 
 
 def _require_known(document: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:
@@ -306,31 +353,37 @@ def _require_known(document: Mapping[str, Any], known: tuple[str, ...], prefix: 
         raise SettingsError(f"unknown {prefix}{', '.join(unknown)}; known: {', '.join(known)}")
 
 
-def _take(document: Mapping[str, Any], name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+def _take(
+    document: Mapping[str, Any],
+    name: str,
+    kind: type | tuple[type, ...],
+    default: Any = None,
+    prefix: str = "",
+) -> Any:
     value = document.get(name, default)
     if value is None:
-        raise SettingsError(f"{name} is missing")
+        raise SettingsError(f"{prefix}{name} is missing")
     if not isinstance(value, kind) or isinstance(value, bool):
         wanted = kind if isinstance(kind, type) else kind[-1]
-        raise SettingsError(f"{name} is {value!r}; needed is a {wanted.__name__}")
+        raise SettingsError(f"{prefix}{name} is {value!r:.80}; {_KINDS[wanted]} is needed")
     return value
 
 
-def _names(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    values = _take(document, name, list, [])
+def _names(document: Mapping[str, Any], name: str, prefix: str = "") -> tuple[str, ...]:
+    values = _take(document, name, list, [], prefix)
     if any(not isinstance(value, str) or not value for value in values):
-        raise SettingsError(f"{name} is {values!r}; a list of names is needed")
+        raise SettingsError(f"{prefix}{name} is {values!r:.80}; a list of names is needed")
     if len(set(values)) < len(values):
-        raise SettingsError(f"{name} names something twice: {', '.join(values)}")
+        raise SettingsError(f"{prefix}{name} names something twice: {', '.join(values)}")
     return tuple(values)
 
 
 def _expression(document: Mapping[str, Any], name: str) -> str:
-    value = _take(document, name, (int, float, str))
-    return str(value)
+    value = _take(document, name, (int, float, str), prefix="baseline.")
+    return value if isinstance(value, str) else repr(_number(value, f"baseline.{name}"))
 
 
 def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingsError(f"{what} is {value!r}; a number is needed")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_NUMBER:
+        raise SettingsError(f"{what} is {value!r:.80}; a finite number is needed")
     return float(value)

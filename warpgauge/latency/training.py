@@ -7,7 +7,7 @@ see `folds.py` for the folds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,19 @@ from warpgauge.accelerate import CPU, DeviceChoice
 from warpgauge.errors import TrainingError
 from warpgauge.latency.baseline import Baseline
 from warpgauge.latency.booster import CategoricalBooster
-from warpgauge.latency.evaluation import flat_metrics, metric_table, scored_rows
+from warpgauge.latency.evaluation import GROUP_ID, ROW_ID, flat_metrics, metric_table, scored_rows
+from warpgauge.latency.explanations import (
+    DEPENDENCE_SCHEMA,
+    EFFECT_SCHEMA,
+    conditional_effects,
+    partial_dependence,
+    set_node_count,
+)
 from warpgauge.latency.fitting import Boosting, Fit, Recipe, base_recipe, correcting, make_recipe
 from warpgauge.latency.folds import FOLD_COUNT, FOLD_RULE, GATE_FOLD, IntArray
 from warpgauge.latency.hidden_state import hidden_state_notes
 from warpgauge.latency.intervals import conformal_quantile, fit_intervals
+from warpgauge.latency.launch_scheme import LaunchScheme
 from warpgauge.latency.model import LatencyModel
 from warpgauge.latency.scheme import FloatArray, RowScheme
 
@@ -29,6 +37,11 @@ from warpgauge.latency.scheme import FloatArray, RowScheme
 LEFT_OUT_ROWS = 8_000
 LEFT_OUT_VALUES = 8
 LEFT_OUT_LEAST_ROWS = 5
+# Constraints are kept unless they cost more than this; two folds tell it.
+MONOTONE_FOLDS = 2
+MONOTONE_COST_RATIO = 0.002
+# A "newest fifth" needs times that tell rows apart.
+LEAST_TIMES = 5
 LEFT_OUT_SCHEMA = {
     "column": pl.String,
     "value": pl.String,
@@ -54,6 +67,8 @@ class LatencyTraining:
         residuals_log: log(actual / predicted) of the held-out rows, the monitor's reference.
         gate_rows: Rows of fold 0; may be empty where there are few shapes.
         left_out: For each value of a key column that could be left out: the error of a model that never saw it.
+        dependence: Predicted latency by size, see `explanations.partial_dependence`; empty but for launches.
+        effects: What each flag does where it is on, see `explanations.conditional_effects`.
         importance: Gain of each feature in use.
         row_count: Labelled rows used, all folds.
         training_row_count: Rows of folds 1 to 4.
@@ -71,6 +86,8 @@ class LatencyTraining:
     residuals_log: FloatArray
     gate_rows: pl.DataFrame
     left_out: pl.DataFrame
+    dependence: pl.DataFrame
+    effects: pl.DataFrame
     importance: dict[str, float]
     row_count: int
     training_row_count: int
@@ -100,7 +117,7 @@ def train_latency(
     Args:
         scheme: How the rows are read.
         rows: Its columns in any order; label columns other than the target may be absent.
-        boosting: What was chosen about the trees; the scheme's own parameters come first.
+        boosting: What was chosen about the trees; None is what the scheme says, and the defaults.
         older: Rows of which a model is made first; `rows` then only correct it, and it is judged on them alone.
         seed: Of everything random.
         coverage_ratio: Share of rows that the interval should hold.
@@ -112,7 +129,7 @@ def train_latency(
         SchemaError: If a column is missing, unknown or renamed.
         TrainingError: If the rows cannot teach a model: too few, too few different shapes, no label.
     """
-    boosting = boosting or Boosting()
+    boosting = boosting or Boosting().changed(scheme.parameters)
     labelled = labelled_rows(scheme, rows, minimum_rows)
     options: dict[str, Any] = {"seed": seed, "device": device, "threads": threads}
     base = None
@@ -120,6 +137,7 @@ def train_latency(
         base = base_recipe(scheme, labelled_rows(scheme, older, minimum_rows), boosting, **options)
         boosting = correcting(boosting)
     recipe, dropped = make_recipe(scheme, labelled, boosting, corrects=base, **options)
+    recipe, monotone_note = _with_monotone(recipe)
     fold = recipe.fold
     train = recipe.places(GATE_FOLD)
     final, train_predicted_us = _fit_final(recipe)
@@ -148,7 +166,7 @@ def train_latency(
 
     taught = recipe.rows[train]
     if base is not None:
-        taught = pl.concat([base.rows[base.places(GATE_FOLD)], taught])
+        taught = pl.concat([base.rows[base.places(GATE_FOLD)], taught], how="diagonal_relaxed")
     is_simulated = scheme.is_simulated(taught)
     summary = {
         **scheme.summary(taught),
@@ -167,6 +185,8 @@ def train_latency(
     gate = heldout.filter(pl.col("fold") == GATE_FOLD)
     if gate.height:
         metrics |= {f"gate_{name}": value for name, value in flat_metrics(metric_table(gate)).items()}
+    metrics |= _newest_metrics(recipe, final.booster.tree_count)
+    importance = model.booster.importance()
     unusable = rows.height - labelled.height
     return LatencyTraining(
         model=model,
@@ -176,14 +196,16 @@ def train_latency(
         residuals_log=np.log(heldout["actual_us"].to_numpy() / heldout["predicted_us"].to_numpy()),
         gate_rows=recipe.rows.filter(pl.Series(fold == GATE_FOLD)),
         left_out=left_out,
-        importance=model.booster.importance(),
+        dependence=_dependence(model, recipe.rows[train]),
+        effects=_effects(recipe, heldout, importance),
+        importance=importance,
         row_count=labelled.height,
         training_row_count=len(train),
         unusable_row_count=unusable,
         dropped_features=dropped,
         fold_rule=FOLD_RULE,
         tree_count=final.booster.tree_count,
-        notes=_notes(recipe, unusable, model),
+        notes=(*monotone_note, *_notes(recipe, unusable, model)),
     )
 
 
@@ -244,13 +266,14 @@ def _score_folds(
         # residuals of all rows but its own.
         model = final if number == GATE_FOLD else model_of(fits[number], rest, predicted)
         line = Baseline.fit(recipe.scheme, recipe.rows[rest], recipe.latency_us[rest], kind="line")
+        plain = _fit_plain(recipe, rest, plain_rounds)
         parts.append(
             scored_rows(
                 recipe.scheme,
                 rows,
                 recipe.latency_us[test],
                 model.predict(rows),
-                plain_us=_fit_plain(recipe, rest, plain_rounds).predict(recipe.features[test]),
+                plain_us=plain.predict(recipe.features[test].select(plain.table.names)),
                 curve_us=model.baseline.predict(rows).latency_us,
                 baseline_us=line.predict(rows).latency_us,
             ).with_columns(pl.lit(number, dtype=pl.Int64).alias("fold"))
@@ -270,19 +293,81 @@ def _fit_plain(
     recipe: Recipe, places: IntArray, rounds: int, stop_by: int | None = None
 ) -> CategoricalBooster:
     """LightGBM that learns microseconds straight from the same features: the second yardstick."""
-    names, kinds = recipe.features.columns, recipe.scheme.categorical_names
+    numeric, categorical = recipe.input_names(places)
+    inputs = recipe.features.select(*numeric, *categorical)
     held_out = np.flatnonzero(recipe.fold == stop_by) if stop_by is not None else None
     return CategoricalBooster.fit(
-        recipe.features[places],
+        inputs[places],
         recipe.latency_us[places],
-        [name for name in names if name not in kinds],
-        [name for name in names if name in kinds],
+        numeric,
+        categorical,
         {**recipe.params, "objective": "regression", "metric": "rmse"},
         rounds=rounds,
-        validation=None
-        if held_out is None
-        else (recipe.features[held_out], recipe.latency_us[held_out], None),
+        validation=None if held_out is None else (inputs[held_out], recipe.latency_us[held_out], None),
         early_stopping_rounds=recipe.boosting.early_stopping_rounds,
+    )
+
+
+def _with_monotone(recipe: Recipe) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe with its scheme's monotone constraints, where they do not cost accuracy, and what was found."""
+    wanted = {name: sign for name, sign in recipe.scheme.monotone.items() if name in recipe.features.columns}
+    if not wanted or recipe.corrects is not None:
+        return recipe, ()
+    constrained = replace(recipe, monotone=wanted, _fits={})
+    folds = recipe.training_folds[:MONOTONE_FOLDS]
+    free = float(np.concatenate([recipe.heldout_errors(number) for number in folds]).mean())
+    held = float(np.concatenate([constrained.heldout_errors(number) for number in folds]).mean())
+    named = ", ".join(wanted)
+    said = f"mean held-out log error {held:.4f} with it, {free:.4f} without"
+    if held <= free * (1 + MONOTONE_COST_RATIO):
+        return constrained, (f"latency over its baseline only rises or falls with {named}: {said}",)
+    return recipe, (f"not held to rise or fall with {named}, which cost accuracy: {said}",)
+
+
+def _newest_metrics(recipe: Recipe, rounds: int) -> dict[str, float]:
+    """Error on the newest fifth of the rows, by a model of the older ones; nothing where times are not known.
+
+    A split by shape says nothing of a machine that changes: this does.
+    """
+    places = recipe.places(GATE_FOLD)
+    times = recipe.scheme.times(recipe.rows[places])
+    if recipe.corrects is not None or times.null_count() or times.n_unique() < LEAST_TIMES:
+        return {}
+    order = places[np.argsort(times.to_numpy(), kind="stable")]
+    older, newest = np.split(order, [len(order) - len(order) // 5])
+    predicted, actual = recipe.predict_us(recipe.fit_rows(older, rounds), newest), recipe.latency_us[newest]
+    error = np.abs(predicted - actual)
+    return {
+        "newest_fifth_rmse_us": float(np.sqrt(np.mean(error**2))),
+        "newest_fifth_mape_ratio": float(np.mean(error / actual)),
+    }
+
+
+def _dependence(model: LatencyModel, rows: pl.DataFrame) -> pl.DataFrame:
+    if isinstance(model.scheme, LaunchScheme):
+        return partial_dependence(model.predict_us, rows, set_node_count)
+    return pl.DataFrame(schema=DEPENDENCE_SCHEMA)
+
+
+def _effects(recipe: Recipe, heldout: pl.DataFrame, importance: Mapping[str, float]) -> pl.DataFrame:
+    """Conditional effects of every feature that is only on or off, on held-out rows of the same kind and size."""
+    numbers = [name for name, kind in recipe.features.schema.items() if kind == pl.Float64]
+    is_flag = [recipe.features.get_column(name).drop_nulls().is_in([0.0, 1.0]).all() for name in numbers]
+    flags = [name for name, found in zip(numbers, is_flag, strict=True) if found]
+    if not flags:
+        return pl.DataFrame(schema=EFFECT_SCHEMA)
+    ids = recipe.rows.select(pl.col(recipe.scheme.id_column).alias(ROW_ID))
+    aligned = heldout.select(ROW_ID).join(
+        ids.with_columns(recipe.features.select(flags).get_columns()), on=ROW_ID, maintain_order="left"
+    )
+    return conditional_effects(
+        aligned.select(flags),
+        heldout["actual_us"].to_numpy(),
+        heldout["curve_us"].to_numpy(),
+        heldout.select("size_band", *recipe.scheme.slice_columns),
+        predicted_us=heldout["predicted_us"].to_numpy(),
+        graphs=heldout[GROUP_ID] if recipe.scheme.has_trials else None,
+        importance=importance,
     )
 
 
