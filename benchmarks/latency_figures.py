@@ -6,6 +6,7 @@ Every row is predicted once, by a model that saw no size of its block of consecu
 rule of every training, and of 50 and 200, which ask how far it carries over sizes that nobody measured.
 """
 
+import itertools
 import sys
 import time
 
@@ -70,7 +71,7 @@ def _print_bands(heldout: pl.DataFrame, launches: pl.DataFrame) -> None:
         "\n| line length | straight: interval holds | mean width, us | 4 parallel: interval holds | mean width, us | both |"
     )
     print("|---|---|---|---|---|---|")
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in itertools.pairwise(edges):
         part = rows.filter((pl.col("line_length") > low) & (pl.col("line_length") <= high))
         cells = []
         for topology in ("straight_line", "parallel_lines"):

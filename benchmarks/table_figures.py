@@ -32,7 +32,7 @@ def main() -> int:
     print("| table | rows | predictor | mean error | within 5 % | 90 % interval holds |")
     print("|---|---|---|---|---|---|")
     kind = pl.when(pl.col("OPName").is_in(OTHER_KINDS)).then("OPName").otherwise(pl.lit("elementwise"))
-    _print(neusight, [path for path in neusight.files()], kind)
+    _print(neusight, neusight.files(), kind)
     gemm = read_table_spec(ROOT / "docs" / "tables" / "h200_gemm.toml", data)
     for version in ("0.5.9", "0.5.10"):
         _print(
