@@ -18,6 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tasks.bundles import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS, bundle_facts
+from tasks.compiled import compile_for
 from warpgauge.errors import ModelFileError, SchemaError, TrainingError
 from warpgauge.latency.scheme import RowScheme
 from warpgauge.registry.gate import Candidate, GatePolicy, Verdict, judge
@@ -110,6 +111,7 @@ def _latency_candidate(
     )
     if gate_rows.is_empty():
         return Candidate(name, version, metric_name, None, 0, None, is_simulated=is_simulated)
+    compile_for(model, gate_rows.height)
     scored = score_rows(model, gate_rows)
     baseline = pl.read_parquet(gate / GATE_BASELINE).rename({"actual_us": "label_us"})
     rows = scored.join(baseline, on=ROW_ID, how="inner", maintain_order="left")

@@ -18,6 +18,7 @@ import polars as pl
 
 from tasks import deployment, registration, tracking
 from tasks.attempts import list_attempts
+from tasks.compiled import compile_for
 from tasks.registration import CHAMPION
 from tasks.storage import Store, TableName, table_named
 from tasks.telemetry import measure_window
@@ -225,6 +226,7 @@ def _residuals(model_name: str, store: Store, settings: Settings, now: datetime)
         rows = rows.filter(~model.scheme.is_simulated(rows))
     if rows.is_empty():
         return measure_residuals(reference, [], subject=model_name)
+    compile_for(model, rows.height)
     scored = score_rows(model, rows)
     return measure_residuals(
         reference,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tasks.compiled import compile_for
 from tasks.registration import model_files, serving_version
 from warpgauge.errors import NoDataError, SchemaError, SettingsError, SourceFileError, WarpgaugeError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
@@ -170,6 +171,7 @@ def _answers(
     model_name: str, loaded: tuple[LatencyModel, str, bool], rows: pl.DataFrame, explain: bool
 ) -> list[dict[str, Any]]:
     model, version, promoted = loaded
+    compile_for(model, rows.height)
     rows = model.assume_ordinary(rows)
     said = {"model_name": model_name, "model_version": version, "promoted": promoted, "target": model.target}
     answers = [{**answer, **said} for answer in model.predict(rows).iter_rows(named=True)]

@@ -28,6 +28,8 @@ class Latency(PythonModel):
 
         folder = Path(context.artifacts["files"])
         self.model = LatencyModel.from_files({path.name: path.read_bytes() for path in folder.iterdir()})
+        # A server answers again and again.
+        self.model.booster.compile()
 
     def predict(
         self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None

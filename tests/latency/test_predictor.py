@@ -272,7 +272,7 @@ def test_cut_text_is_refused_before_anything_is_loaded(plain: str, monkeypatch: 
     monkeypatch.setattr(predictor, "_load_kernel", lambda *_: pytest.fail("loaded"))
     monkeypatch.setattr(lightgbm, "Booster", lambda *_, **__: pytest.fail("loaded"))
     for length in (0, 10, len(plain) // 3, len(plain) // 2):
-        with pytest.raises(ModelFileError, match="cannot be compiled"):
+        with pytest.raises(ModelFileError, match="is no LightGBM text that can be used"):
             Predictor.compile(plain[:length])
 
 

@@ -88,7 +88,7 @@ def test_random_forest_is_an_average() -> None:
 def test_cut_text_is_refused_wherever_it_is_cut(text: str) -> None:
     whole = text.index("\nend of parameters\n") + len("\nend of parameters\n")
     for length in [*range(0, whole, 97), whole - 1]:
-        with pytest.raises(ModelFileError, match="cannot be compiled"):
+        with pytest.raises(ModelFileError, match="is no LightGBM text that can be used"):
             read_forest(text[:length])
 
 

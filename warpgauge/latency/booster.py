@@ -22,6 +22,7 @@ from warpgauge.errors import ModelFileError, SchemaError, TrainingError
 from warpgauge.latency.features import column_mismatch
 from warpgauge.latency.predictor import Predictor
 from warpgauge.latency.sealed_files import check_text_outline, seal, take, take_names, take_number, unseal
+from warpgauge.latency.tree_text import read_forest
 
 FloatArray = npt.NDArray[np.float64]
 FORMAT = "warpgauge-booster-1"
@@ -353,6 +354,7 @@ class CategoricalBooster:
             ModelFileError: If a file is absent (a text without its category table too), truncated or altered.
         """
         document, text = unseal(files, FORMAT)
+        read_forest(text)
         return cls(FeatureTable.from_document(take(document, "features", dict)), text)
 
     def _predict(self, matrix: FloatArray) -> FloatArray:

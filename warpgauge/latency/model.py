@@ -25,6 +25,7 @@ from warpgauge.latency.scheme import FloatArray, RowScheme
 from warpgauge.latency.sealed_files import seal, take, unseal
 from warpgauge.latency.table_scheme import KIND as TABLE_KIND
 from warpgauge.latency.table_scheme import TableScheme
+from warpgauge.latency.tree_text import read_forest
 
 FORMAT = "warpgauge-latency-2"
 # exp(7) = 1100-fold: beyond it an interval says no more than "unknown", and exp would overflow far later.
@@ -134,6 +135,7 @@ class LatencyModel:
             ModelFileError: If a file is absent, truncated, altered or of another model.
         """
         document, text = unseal(files, FORMAT)
+        read_forest(text)
         table = FeatureTable.from_document(take(document, "features", dict))
         scheme = scheme_from_document(take(document, "scheme", dict))
         unknown = scheme.unknown_features(table.names)

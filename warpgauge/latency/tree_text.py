@@ -215,5 +215,5 @@ def _numbers(
 
 def _refuse(what: str) -> NoReturn:
     raise ModelFileError(
-        f"{TEXT_FILE} cannot be compiled: {what}; fetch the model's files again, or train a new version"
+        f"{TEXT_FILE} is no LightGBM text that can be used: {what}; fetch the model's files again, or train a new version"
     )
