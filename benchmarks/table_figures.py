@@ -12,13 +12,13 @@ import polars as pl
 from bench_data import ROOT, bench_folder
 
 from tasks.validation import read_rows
+from warpgauge.latency.evaluation import PREDICTORS
 from warpgauge.latency.fitting import Boosting
 from warpgauge.latency.table_spec import TableSpec, read_table_spec
 from warpgauge.latency.training import LatencyTraining, train_latency
 from warpgauge.source_file import read_source_file
 
 LIMIT_BYTES = 1 << 30
-PREDICTORS = ("model", "plain", "curve", "line")
 # NeuSight names each elementwise operation; the figure is of all of them.
 OTHER_KINDS = ("ln", "softmax", "linear")
 
@@ -55,7 +55,7 @@ def _print(spec: TableSpec, files: list, kind: pl.Expr, suffix: str = "") -> Non
         *((str(key[0]), part) for key, part in sorted(heldout.partition_by("kind", as_dict=True).items())),
     ]
     for value, part in parts:
-        for predictor in PREDICTORS if value == "all" else PREDICTORS[:1]:
+        for predictor in PREDICTORS if value == "all" else ("model",):
             print(
                 f"| {name}: {value} | {part.height} | {predictor} | "
                 + " | ".join(_figures(part, predictor))
@@ -65,9 +65,7 @@ def _print(spec: TableSpec, files: list, kind: pl.Expr, suffix: str = "") -> Non
 
 
 def _figures(part: pl.DataFrame, predictor: str) -> list[str]:
-    column = {"model": "predicted_us", "plain": "plain_us", "curve": "curve_us", "line": "baseline_us"}[
-        predictor
-    ]
+    column = PREDICTORS[predictor]
     error = (pl.col(column) - pl.col("actual_us")).abs() / pl.col("actual_us")
     inside = (pl.col("actual_us") >= pl.col("lower_us")) & (pl.col("actual_us") <= pl.col("upper_us"))
     mean, within, held = part.select(

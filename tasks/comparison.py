@@ -21,6 +21,7 @@ from tasks.bundles import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS
 from tasks.compiled import compile_for
 from warpgauge.errors import ModelFileError, SchemaError, TrainingError
 from warpgauge.latency.scheme import RowScheme
+from warpgauge.latency.table_scheme import TableScheme
 from warpgauge.registry.gate import Candidate, GatePolicy, Verdict, judge
 from warpgauge.registry.names import DOC_QUALITY
 from warpgauge.settings import load_settings
@@ -56,7 +57,7 @@ def judge_bundle(folder: Path, version: str, champion: Yardstick | None, allow_s
     settings = load_settings()
     facts = bundle_facts(folder)
     name = facts["model_name"]
-    files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+    files = _bundle_files(folder)
     candidate = _candidate(folder, files, version, bool(facts["is_simulated"]))
     other, trouble = None, None
     if champion is not None:
@@ -100,6 +101,12 @@ def _latency_candidate(
 
     model = LatencyModel.from_files(files)
     target = bundle_facts(folder)["target"]
+    rule = _split_rule(LatencyModel.from_files(_bundle_files(folder)).scheme)
+    if _split_rule(model.scheme) != rule:
+        raise SchemaError(
+            f"version {version} was trained on another split (by {_split_rule(model.scheme)}, now by {rule}), so it may "
+            f"know these rows"
+        )
     if model.target != target:
         raise SchemaError(f"version {version} predicts {model.target}, the rows are judged by {target}")
     gate = folder / "gate"
@@ -184,6 +191,15 @@ def _candidate(folder: Path, files: Mapping[str, bytes], version: str, is_simula
     is_document = bundle_facts(folder)["model_name"] == DOC_QUALITY
     make = _docquality_candidate if is_document else _latency_candidate
     return make(folder, files, version, is_simulated)
+
+
+def _bundle_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+
+
+def _split_rule(scheme: RowScheme) -> str:
+    """What rows stay on one side of a split by, in words."""
+    return ", ".join(scheme.shape) if isinstance(scheme, TableScheme) else "the launches' own rule"
 
 
 def _gate_slices(scheme: RowScheme) -> tuple[str, ...]:

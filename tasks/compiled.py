@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from warpgauge.latency.model import LatencyModel
 
 LOGGER = logging.getLogger("warpgauge")
-# Loading the kernel takes 30 ms, and half a second once a machine; LightGBM answers 1,000 rows in 20 ms.
+# A model's kernel takes 30 ms to load, and half a second once a machine; LightGBM takes 13 ms for 1,000 rows
+# (benchmarks/prediction_speed.py).
 LEAST_ROWS = 5_000
 
 

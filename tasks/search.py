@@ -83,7 +83,8 @@ def search_boosting(
             if done == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
                 study.enqueue_trial(first_guess(default, scheme, rows.height))
             trial = study.ask()
-            boosting = suggested(trial, default)
+            # The first trial is the settings in use themselves, even where the search would not go so far.
+            boosting = suggested(trial, default) if done else default
             value, state = 0.0, TrialState.COMPLETE
             for step, value in enumerate(fold_metrics(scheme, rows, boosting, seed=seed, **options)):
                 trial.report(value, step)

@@ -61,6 +61,11 @@ def test_command_of_the_readme_runs_on_a_store_of_its_own(command: str, registry
     assert str(registry) in done.stdout or command == "warpgauge models list"
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_document_holds_a_place_for_figures_that_never_came(path: Path) -> None:
+    assert re.findall(r"^[A-Z][A-Z_]{5,}$", path.read_text(), flags=re.MULTILINE) == []
+
+
 def test_readme_names_commands_at_all() -> None:
     assert len(readme_commands()) >= 12
 

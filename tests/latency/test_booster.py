@@ -188,7 +188,9 @@ def test_whole_seal_around_a_cut_text_is_still_refused(categorical):
     booster = categorical[0]
     document = json.loads(booster.to_files()["model.json"])
     del document["text_sha256"], document["document_sha256"]
-    with pytest.raises(ModelFileError, match="is no LightGBM text that can be used: the end marks are absent"):
+    with pytest.raises(
+        ModelFileError, match="is no LightGBM text that can be used: the end marks are absent"
+    ):
         CategoricalBooster.from_files(seal(document, booster.text[: len(booster.text) // 2]))
 
 
@@ -337,3 +339,16 @@ def test_text_limit_counts_trees_as_long_as_they_are(ordered):
     )
     assert len(cut.text) <= limit
     assert 40 < cut.tree_count < 45
+
+
+def test_number_of_threads_leaves_no_trace_in_the_text():
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame({"x": random.normal(size=500), "y": random.normal(size=500)})
+    params = {"num_leaves": 7, "deterministic": True, "force_row_wise": True}
+    texts = {
+        CategoricalBooster.fit(
+            frame, frame["x"].to_numpy() ** 2, ["x", "y"], [], {**params, "num_threads": threads}, rounds=20
+        ).text
+        for threads in (1, 2)
+    }
+    assert len(texts) == 1

@@ -402,7 +402,7 @@ def test_folder_below_one_that_anybody_can_write_is_refused(plain: str, tmp_path
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    with pytest.raises(SettingsError, match="anybody can replace it through"):
+    with pytest.raises(SettingsError, match="others can replace it through"):
         Predictor.compile(plain, cache_dir=open_to_all / "cache")
     open_to_all.chmod(0o1777)  # the sticky bit keeps others from renaming what is not theirs
     assert Predictor.compile(plain, cache_dir=open_to_all / "cache").engine == COMPILED

@@ -78,9 +78,9 @@ def test_category_that_only_new_rows_have_is_learned_from_them(make_scheme, make
     ("old", "new", "reason"),
     [
         (0, 576, "no older row: all rows are new"),
-        (576, LEAST_NEW_ROWS - 1, "99 new rows are too few to compare, 100 are needed"),
-        (576, 0, "0 new rows are too few"),
-        (1, 576, "new and old rows cannot be compared: 1 labelled rows have 1 shapes"),
+        (576, LEAST_NEW_ROWS - 1, "99 new and 576 older rows are too few to compare, 100 of each are needed"),
+        (576, 0, "0 new and 576 older rows are too few"),
+        (1, 576, "576 new and 1 older rows are too few"),
     ],
 )
 def test_what_cannot_be_compared_keeps_all_rows_and_says_why(make_scheme, kernels, changed, old, new, reason):
@@ -172,7 +172,19 @@ def test_launches_choose_as_tables_do(make_launches):
 def test_interval_of_the_ratio_knows_pairs():
     """Where both ways miss each row alike but for 3 %, the interval is narrow however much rows differ."""
     others = np.exp(np.random.default_rng(0).normal(0, 2, 200))
-    assert row_choice._upper_ratio(0.97 * others, others, 0) == pytest.approx(0.97)
+    units = np.arange(200)
+    assert row_choice._upper_ratio(0.97 * others, others, units, 0) == pytest.approx(0.97)
     shuffled = np.random.default_rng(1).permutation(others)
-    assert row_choice._upper_ratio(0.97 * shuffled, others, 0) > 1.2
-    assert row_choice._upper_ratio(np.ones(5), np.zeros(5), 0) > 1e6
+    assert row_choice._upper_ratio(0.97 * shuffled, others, units, 0) > 1.2
+    assert row_choice._upper_ratio(np.ones(5), np.zeros(5), units[:5], 0) > 1e6
+
+
+def test_rows_of_one_shape_are_drawn_together():
+    random = np.random.default_rng(0)
+    false_gains = 0
+    for seed in range(60):
+        # 50 shapes of 10 rows whose error is shared: no way is better, and chance makes one look so.
+        own, other = (np.repeat(random.lognormal(0, 0.5, 50), 10) for _ in range(2))
+        units = np.repeat(np.arange(50), 10)
+        false_gains += row_choice._upper_ratio(own, other, units, seed) < 1
+    assert false_gains <= 8

@@ -674,3 +674,23 @@ def test_caches_hold_nothing_that_is_unfinished(tiny: Path) -> None:
     train(tiny, force=True)
     assert not list(cache_dir("bundles").glob(".*"))
     assert collection.collect_table(str(tiny))["added"] == 0
+
+
+def test_new_rows_that_come_in_portions_are_learned_from_together(tiny: Path) -> None:
+    for seed in (1, 2):
+        write_kernels(tiny.parent, 150, seed=seed, few_tiles=1.3)
+        collect_table(str(tiny))
+        facts = train(tiny)["facts"]
+        choice = facts["row_choice"]
+        assert (choice["old_count"], choice["new_count"]) == (600, 150 * seed)
+        assert (choice["way"], facts["known_version"]) == ("corrected", 1)
+
+
+def test_champion_of_another_split_is_no_yardstick(tiny: Path) -> None:
+    text = tiny.read_text()
+    assert text.count('shape = ["dtype", "m", "n", "k"]') == 1
+    tiny.write_text(text.replace('shape = ["dtype", "m", "n", "k"]', 'shape = ["m", "n", "k"]'))
+    verdict = train(tiny)
+    assert verdict["outcome"] == "hold"
+    said = "; ".join(verdict["reasons"])
+    assert "was trained on another split (by dtype, m, n, k, now by m, n, k)" in said

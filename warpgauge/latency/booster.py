@@ -29,6 +29,7 @@ FORMAT = "warpgauge-booster-1"
 MISSING = "missing"
 # Beyond this a category is an identifier, not a kind: LightGBM's own advice is to treat it as a number.
 LARGEST_CATEGORY_COUNT = 10_000
+_THREADS = re.compile(r"\[num_threads: -?\d+\]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -293,7 +294,8 @@ class CategoricalBooster:
         while text_limit_bytes is not None and len(text) > text_limit_bytes and kept > 1:
             kept = max(1, min(kept - 1, _trees_within(text, text_limit_bytes)))
             text = booster.model_to_string(num_iteration=kept)
-        return cls(table, text)
+        # The one line that tells the machine: the same rows give the same bytes on any number of threads.
+        return cls(table, _THREADS.sub("[num_threads: 0]", text))
 
     @property
     def tree_count(self) -> int:

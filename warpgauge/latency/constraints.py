@@ -34,7 +34,6 @@ L2_SAFE_SHARE = Fraction(7, 10)
 # successive banks, each gives one word a cycle; threads that read the same word are served by one broadcast.
 BANK_COUNT = 32
 BANK_BYTES = 4
-WARP_THREADS = 32
 # 8 and 16 bytes a thread are more than the banks give in a cycle, so a warp is served in halves or quarters
 # (NVIDIA's engineers on its developer forum; the guide says it of compute capability 3.x only).
 ACCESS_BYTES = (4, 8, 16)

@@ -18,6 +18,7 @@ from warpgauge.accelerate import CPU, DeviceChoice
 from warpgauge.errors import TrainingError
 from warpgauge.latency.baseline import Baseline, group_rows
 from warpgauge.latency.booster import CategoricalBooster
+from warpgauge.latency.evaluation import FLOOR_TRIALS
 from warpgauge.latency.folds import FOLD_COUNT, GATE_FOLD, LEAST_TRAINING_FOLDS, IntArray, fold_numbers
 from warpgauge.latency.scheme import FloatArray, RowScheme
 
@@ -25,8 +26,6 @@ Objective = Literal["l2", "l1"]
 LIGHTGBM_OBJECTIVES: Mapping[Objective, str] = {"l2": "regression", "l1": "regression_l1"}
 LIGHTGBM_METRICS: Mapping[Objective, str] = {"l2": "rmse", "l1": "l1"}
 
-# The median of two trials is their mean, which halves the spread that it should show.
-FLOOR_TRIALS = 3
 # The text of the trees; with model.json it stays below the 1.2 MB that a model file may have.
 TEXT_LIMIT_BYTES = 1_000_000
 # A correction of 100 trees with 15 leaves takes 140 to 150 kB.

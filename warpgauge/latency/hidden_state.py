@@ -20,12 +20,12 @@ import polars as pl
 
 from warpgauge.errors import TrainingError
 from warpgauge.latency.baseline import group_rows
-from warpgauge.latency.launch_scheme import LAUNCH_SCHEME
+from warpgauge.latency.launch_scheme import LAUNCH_SCHEME, NOISE_COLUMNS
 
 FloatArray = npt.NDArray[np.float64]
 
 # Trials are compared within these.
-STATE_GROUP = ("gpu_name", "topology", "is_profiled", "is_simulated")
+STATE_GROUP = NOISE_COLUMNS
 # Three trials on either side, so that a level has a median.
 LEAST_TRIALS = 6
 LEAST_GRAPHS = 20

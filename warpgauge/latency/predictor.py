@@ -266,11 +266,12 @@ def _safe_folder(folder: Path) -> Path:
             f"{stat.S_IMODE(facts.st_mode):o}); make it yours alone (chmod 700) or give another folder"
         )
     for parent in folder.parents:
-        mode = parent.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        facts = parent.stat()
+        is_writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not facts.st_mode & stat.S_ISVTX
+        if is_writable or facts.st_uid not in (os.geteuid(), 0):
             raise SettingsError(
-                f"{folder} holds code that is executed, and anybody can replace it through {parent} (mode "
-                f"{stat.S_IMODE(mode):o}); give another folder"
+                f"{folder} holds code that is executed, and others can replace it through {parent} (owner "
+                f"{facts.st_uid}, mode {stat.S_IMODE(facts.st_mode):o}); give another folder"
             )
     return folder
 

@@ -16,6 +16,7 @@ import polars as pl
 
 from warpgauge.errors import TrainingError
 from warpgauge.latency.fitting import Boosting, base_recipe, correcting, make_recipe
+from warpgauge.latency.folds import IntArray
 from warpgauge.latency.scheme import FloatArray, RowScheme
 
 Way = Literal["all", "new", "corrected"]
@@ -30,6 +31,8 @@ LARGEST_OLD_COUNT = 40_000
 OLD_FOR_EACH_NEW = 4
 # A way other than all rows must be better by this share: below it, more rows are worth more than the difference.
 LEAST_GAIN_RATIO = 0.02
+# Rows of one shape are alike, so shapes are drawn; of fewer than these an interval would be far too narrow.
+LEAST_SHAPES = 10
 DRAWS = 1_000
 CONFIDENCE_RATIO = 0.95
 
@@ -64,6 +67,7 @@ def choose_rows(
     new: pl.DataFrame,
     boosting: Boosting,
     *,
+    minimum_rows: int = LEAST_NEW_ROWS,
     seed: int = 0,
     **options: Any,
 ) -> RowChoice:
@@ -74,6 +78,7 @@ def choose_rows(
         old: Labelled rows that the model in use learned from.
         new: Labelled rows that came since; a row that is in both counts as new.
         boosting: What was chosen about the trees.
+        minimum_rows: Fewer rows train no model of their own.
         seed: Of everything random.
         options: `device` and `threads` of `make_recipe`.
     """
@@ -85,9 +90,11 @@ def choose_rows(
     old = old.filter(~pl.col(scheme.id_column).is_in(ids))
     if not old.height:
         return keep_all("no older row: all rows are new")
-    if new.height < LEAST_NEW_ROWS:
+    needed = max(LEAST_NEW_ROWS, minimum_rows)
+    if min(new.height, old.height) < needed:
         return keep_all(
-            f"{new.height} new {scheme.row_noun} are too few to compare, {LEAST_NEW_ROWS} are needed"
+            f"{new.height} new and {old.height} older {scheme.row_noun} are too few to compare, {needed} of each are "
+            f"needed"
         )
     sample = old.sort(scheme.id_column).sample(
         min(old.height, max(LARGEST_OLD_COUNT, OLD_FOR_EACH_NEW * new.height)), seed=seed
@@ -114,7 +121,14 @@ def choose_rows(
     means = {way: float(values.mean()) for way, values in errors.items()}
     judged = len(errors["all"])
     best: Way = min(("new", "corrected"), key=lambda way: means[way])
-    upper = _upper_ratio(errors[best], errors["all"], seed)
+    shapes = scheme.shapes(alone.rows)
+    judged_shapes = pl.concat([shapes.filter(pl.Series(alone.fold == number)) for number in folds])
+    if judged_shapes.n_unique() < LEAST_SHAPES:
+        return keep_all(
+            f"{judged_shapes.n_unique()} held-out new shapes are too few to compare, {LEAST_SHAPES} are needed"
+        )
+    units = judged_shapes.rank("dense").cast(pl.Int64).to_numpy() - 1
+    upper = _upper_ratio(errors[best], errors["all"], units, seed)
     said = ", ".join(f"{way} {mean:.2%}" for way, mean in sorted(means.items(), key=lambda pair: pair[1]))
     text = f"mean log error on {judged} held-out new {scheme.row_noun}: {said}"
     if upper < 1 - LEAST_GAIN_RATIO:
@@ -131,11 +145,12 @@ WAYS: dict[Way, str] = {
 }
 
 
-def _upper_ratio(errors: FloatArray, others: FloatArray, seed: int) -> float:
-    """Upper end of the interval of (mean of errors / mean of others), rows drawn in pairs."""
+def _upper_ratio(errors: FloatArray, others: FloatArray, units: IntArray, seed: int) -> float:
+    """Upper end of the interval of (mean of errors / mean of others), whole shapes drawn in pairs."""
     random = np.random.default_rng(seed)
+    own, other = np.bincount(units, weights=errors), np.bincount(units, weights=others)
     ratios = np.empty(DRAWS)
     for draw in range(DRAWS):
-        picked = random.integers(len(errors), size=len(errors))
-        ratios[draw] = errors[picked].mean() / max(float(others[picked].mean()), 1e-12)
+        picked = random.integers(len(own), size=len(own))
+        ratios[draw] = own[picked].sum() / max(float(other[picked].sum()), 1e-12)
     return float(np.quantile(ratios, CONFIDENCE_RATIO))
