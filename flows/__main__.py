@@ -261,7 +261,12 @@ def _add_pipeline(commands: Any) -> None:
 def _add_models(commands: Any) -> None:
     predict = commands.add_parser("predict", help="Predict with the champion")
     targets = predict.add_subparsers(dest="kind", required=True, metavar="MODEL")
-    launch = _command(targets, "latency", "Predict the launch latency of graphs", _predict_latency)
+    launch = _command(
+        targets,
+        "latency",
+        "Predict the launch latency of graphs, or the rows of any latency table",
+        _predict_latency,
+    )
     given = launch.add_mutually_exclusive_group(required=True)
     given.add_argument(
         "--graph",
@@ -269,7 +274,9 @@ def _add_models(commands: Any) -> None:
         help="a graph as JSON, or the DOT text of cudaGraphDebugDotPrint; - is standard input",
     )
     given.add_argument(
-        "--rows", metavar="FILE", help="CSV, Parquet or JSON lines with columns of the launches table"
+        "--rows",
+        metavar="FILE",
+        help="CSV, Parquet or JSON lines with columns of the launches table, or of the table of --model",
     )
     launch.add_argument(
         "--model", metavar="MODEL", help="model of a latency table, for --rows; default is launch-latency"

@@ -22,6 +22,7 @@ from tasks.compiled import compile_for
 from tasks.registration import CHAMPION
 from tasks.storage import Store, TableName, table_named
 from tasks.telemetry import measure_window
+from tasks.training import LEARNED_FROM
 from tasks.validation import refused_row_count
 from warpgauge.drift.decision import (
     Champion,
@@ -163,7 +164,13 @@ def record_outcome(order: Mapping[str, Any], state: Any) -> dict[str, Any]:
         outcome = (
             f"not retrained: {verdict['why']}"
             if verdict.get("skip")
-            else f"{verdict['outcome']}: {'; '.join(verdict['reasons'])}"
+            else "; ".join(
+                [
+                    f"{verdict['outcome']}: {'; '.join(verdict['reasons'])}",
+                    # Which rows were chosen is half of what a retraining decided.
+                    *(note for note in verdict.get("notes", []) if note.startswith(LEARNED_FROM)),
+                ]
+            )
         )
         return {**order, "outcome": outcome, "is_failed": False}
     return {**order, "outcome": f"failed: {state.message}", "is_failed": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
 from dataclasses import replace
@@ -100,9 +101,9 @@ def predict_rows(
                 "whose own columns say where they ran"
             )
         loaded = load_latency_model(model_name)
-        frame = _read_rows_of(path, loaded[0].scheme.table)
+        frame = _read_table_rows(path, loaded[0])
         return {"predictions": _answers(model_name, loaded, frame, explain)}
-    rows = _read_rows_of(path, LAUNCHES)
+    rows = _read_launch_rows(path)
     sizeless = rows.select(node_count_expression().is_null().arg_true()).to_series()
     if len(sizeless):
         raise SchemaError(
@@ -112,20 +113,62 @@ def predict_rows(
     return {"predictions": _predict_launches(rows, gpu_name, cuda_version, explain)}
 
 
-def _read_rows_of(path: str, table: Table) -> pl.DataFrame:
-    """Rows of a user's file with the columns of a table, typed and within their ranges."""
+def _read_table_rows(path: str, model: LatencyModel) -> pl.DataFrame:
+    """Rows of a user's file for the model of a table: columns that it does not read are left out, as in training.
+
+    Raises:
+        SchemaError: If a column that training never lacked is absent, or one may be another under a wrong name.
+    """
     from tasks.validation import read_rows
-    from warpgauge.validation import type_columns
+
+    scheme, baseline = model.scheme, model.baseline
+    given = read_rows(Path(path), load_settings().fetch_size_limit_bytes)
+    inputs = list(scheme.input_kinds)
+    table = model.booster.table
+    needed = {one.name for one in table.numeric if not one.has_missing}
+    needed |= {one.name for one in table.categorical if not one.has_missing}
+    # A column with one value in training need not be given: that value is meant.
+    needed |= {
+        name
+        for name in scheme.key_columns
+        if not baseline.has_missing[name] and len(baseline.known[name]) > 1
+    }
+    absent = [name for name in inputs if name not in given.columns]
+    extra = [name for name in given.columns if name not in inputs]
+    for name in absent:
+        near = difflib.get_close_matches(name, extra, n=1, cutoff=0.8)
+        if name in needed or near:
+            hint = f" ({near[0]} is there)" if near else ""
+            raise SchemaError(
+                f"{path}: column {name} is absent{hint}; columns that the model reads: {', '.join(inputs)}"
+            )
+    return _typed_rows(path, given.select(name for name in inputs if name in given.columns), scheme.table)
+
+
+def _read_launch_rows(path: str) -> pl.DataFrame:
+    """Rows of a user's file with columns of the launches table.
+
+    Raises:
+        SchemaError: If a column is none of that table.
+    """
+    from tasks.validation import read_rows
 
     given = read_rows(Path(path), load_settings().fetch_size_limit_bytes)
-    if given.is_empty():
-        raise NoDataError(f"{path}: no row to predict")
-    unknown = [name for name in given.columns if name not in table.schema]
+    unknown = [name for name in given.columns if name not in LAUNCHES.schema]
     if unknown:
         raise SchemaError(
-            f"{path}: unknown column {', '.join(unknown)}; columns of the table {table.name}: "
-            f"{', '.join(table.column_names)}"
+            f"{path}: unknown column {', '.join(unknown)}; columns of the table {LAUNCHES.name}: "
+            f"{', '.join(LAUNCHES.column_names)}"
         )
+    return _typed_rows(path, given, LAUNCHES)
+
+
+def _typed_rows(path: str, given: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """The rows with the table's types and columns, each value within its range."""
+    from warpgauge.validation import type_columns
+
+    if given.is_empty():
+        raise NoDataError(f"{path}: no row to predict")
     present = replace(
         table,
         key=(),

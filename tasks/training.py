@@ -49,6 +49,8 @@ RETRAIN_COMMANDS = {
 SETTING_PREFIX = {LAUNCH_LATENCY: "latency_", DOC_QUALITY: "docquality_"}
 # Label to fall back to where no launch has the one that the setting names.
 TRACE_TARGET = "launch_api_us"
+# How the note begins that says which rows a retraining chose.
+LEARNED_FROM = "learned from"
 ROWS_PER_THREAD = 100_000
 SERVING_PACKAGES = ("mlflow", "numpy", "polars", "pandas", "pyarrow", "safetensors", "pydantic-settings")
 
@@ -186,7 +188,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
         **options,
     )
     if choice.errors:
-        notes.append(f"learned from {choice.reason}")
+        notes.append(f"{LEARNED_FROM} {choice.reason}")
     taught = pl.concat([split.old, split.new]) if choice.way == "all" else split.new
     search = None
     if trial_count := plan["settings"]["latency_trials"]:
@@ -206,7 +208,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
             )
             notes.append(
                 f"{search['trial_count']} settings of the trees tried: {search['metric']} {search['best_value']:.4g} with "
-                f"the best, {search['default_value']:.4g} with those in use"
+                f"the best, which are used now, {search['default_value']:.4g} with the settings before"
             )
     LOGGER.info("training %s on %d rows, 5-fold cross-validation", name, taught.height)
     trained = train_latency(
@@ -290,7 +292,8 @@ def _latency_rows(plan: Mapping[str, Any], settings: Settings) -> tuple[RowSchem
         # As it was planned: the file may have changed since.
         scheme = TableScheme.from_document(plan["settings"]["table_spec"])
         table = scheme.table
-        return scheme, store.read_valid(table, plan["data_versions"][table.name]).collect(), []
+        rows = store.read_valid(table, plan["data_versions"][table.name]).collect()
+        return scheme, rows, _devices_without_figures(scheme, rows)
     launches = store.read_valid("launches", plan["data_versions"]["launches"]).collect()
     rows, notes = _teaching_launches(launches)
     target = settings.latency_target
@@ -299,6 +302,19 @@ def _latency_rows(plan: Mapping[str, Any], settings: Settings) -> tuple[RowSchem
         notes.append(f"no launch has {target}, so the model predicts {TRACE_TARGET}, what traces record")
         target = TRACE_TARGET
     return LaunchScheme(target=target), rows, notes
+
+
+def _devices_without_figures(scheme: TableScheme, rows: pl.DataFrame) -> list[str]:
+    """One note for each device of the rows that the spec has no figures of: such rows have no roofline."""
+    if scheme.devices is None:
+        return []
+    counts = rows.group_by(scheme.devices.column).len().sort(scheme.devices.column)
+    return [
+        f"device {device}: {count} rows, and the spec has no figures of it; it has those of "
+        f"{', '.join(sorted(scheme.devices.figures))}"
+        for device, count in counts.iter_rows()
+        if device not in scheme.devices.figures
+    ]
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from warpgauge.errors import (
     SourceFileError,
 )
 from warpgauge.settings import PROJECT_ROOT, load_settings
-from warpgauge.source_file import read_source_file
+from warpgauge.source_file import KEEP_WHOLE_HINT, read_source_file
 from warpgauge.tables import TABLES, Table, render_data_dictionary
 from warpgauge.validation import (
     FLOOR_PARAMETER,
@@ -349,7 +349,11 @@ def read_rows(path: Path, size_limit_bytes: int) -> pl.DataFrame:
     Raises:
         SourceFileError: If the file is missing, damaged, larger than the limit, or of another kind.
     """
-    content = read_source_file(path, size_limit_bytes=size_limit_bytes).data
+    try:
+        content = read_source_file(path, size_limit_bytes=size_limit_bytes).data
+    except SourceFileError as error:
+        # Rows of a table are taken whole or not at all.
+        raise SourceFileError(str(error).replace(KEEP_WHOLE_HINT, "")) from error
     if content.startswith(PARQUET_MAGIC):
         return _read_parquet(path, content, size_limit_bytes)
     try:

@@ -43,6 +43,10 @@ _MAGIC = (
 )
 
 
+# For readers that can keep the intact part; others leave it out of the message.
+KEEP_WHOLE_HINT = ", or keep what precedes the damage with --keep-whole"
+
+
 @dataclass(frozen=True)
 class SourceFile:
     """One input file in memory.
@@ -126,9 +130,7 @@ def read_source_file(
         except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
             problem = _damage(error, file, path, what, total)
             if not keep_whole or not total:
-                raise SourceFileError(
-                    f"{problem}; fetch or record it again, or keep what precedes the damage with --keep-whole"
-                ) from error
+                raise SourceFileError(f"{problem}; fetch or record it again{KEEP_WHOLE_HINT}") from error
     if not total:
         raise SourceFileError(
             f"{path}: empty, 0 bytes{' after decompression' if is_gzip else ''}; a {what} was needed"

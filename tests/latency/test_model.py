@@ -12,6 +12,7 @@ from warpgauge.latency.fitting import Boosting
 from warpgauge.latency.launch_scheme import LAUNCH_SCHEME
 from warpgauge.latency.model import LatencyModel
 from warpgauge.latency.sealed_files import seal, unseal
+from warpgauge.latency.training import train_latency
 from warpgauge.tables import LAUNCHES
 
 
@@ -363,3 +364,18 @@ def places(node: object, path: tuple[object, ...] = ()) -> list[tuple[object, ..
     """Paths of the parts of a document, the first one of a list for all of them."""
     steps = node if isinstance(node, dict) else range(min(len(node), 1)) if isinstance(node, list) else ()
     return [deeper for step in steps for deeper in [(*path, step), *places(node[step], (*path, step))]]
+
+
+def test_without_a_roofline_a_column_beyond_training_is_named_and_widens(make_scheme, kernels):
+    scheme = make_scheme(by=(), slices=(), devices=None, roofline=None, derived={})
+    model = train_latency(scheme, kernels, Boosting(trees=20), threads=1).model
+    asked = kernels.head(1).select(list(scheme.input_kinds))
+    largest = float(kernels["m"].max())
+    inside = model.predict(asked.with_columns(m=pl.lit(largest))).row(0, named=True)
+    beyond = model.predict(asked.with_columns(m=pl.lit(100 * largest))).row(0, named=True)
+    nonsense = model.predict(asked.with_columns(m=pl.lit(-5.0))).row(0, named=True)
+    assert inside["never_seen"] == []
+    assert beyond["never_seen"] == [f"m={100 * largest:.6g}"]
+    assert beyond["upper_us"] / inside["upper_us"] == pytest.approx(100, rel=0.01)
+    assert nonsense["never_seen"] == ["m=-5"]
+    assert nonsense["upper_us"] / nonsense["predicted_latency_us"] == pytest.approx(np.exp(7))

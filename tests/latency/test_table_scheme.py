@@ -285,7 +285,14 @@ def test_levels_go_from_all_groups_to_none(make_scheme):
     assert scheme.levels == (("card", "kind"), ("card",), ())
     assert scheme.interval_levels == (("card", "kind"), ("card",))
     assert dict(scheme.stated_factors) == {"card": 3.0, "kind": 3.0}
-    assert make_scheme(by=()).levels == ((),)
+    assert make_scheme(by=()).levels == (("card",), ())
+    assert make_scheme(by=("kind",)).levels == (("kind", "card"), ("kind",), ())
+    assert make_scheme(by=(), slices=(), devices=None, roofline=None).levels == ((),)
+
+
+def test_constraint_under_l1_is_refused_before_lightgbm_refuses_it(make_scheme):
+    with pytest.raises(SettingsError, match="monotone goes with the objective l2 alone"):
+        make_scheme(monotone={"m": 1}, parameters={"objective": "l1"})
 
 
 @pytest.mark.parametrize(
@@ -295,7 +302,8 @@ def test_levels_go_from_all_groups_to_none(make_scheme):
         {"roofline": None},
         {"devices": None, "roofline": None},
         {"by": (), "slices": ()},
-        {"time": "when", "unit": "s", "parameters": {"objective": "l1", "trees": 7}, "monotone": {"m": 1}},
+        {"time": "when", "unit": "s", "parameters": {"objective": "l1", "trees": 7}},
+        {"parameters": {"trees": 7}, "monotone": {"m": 1}},
     ],
 )
 def test_document_brings_the_same_scheme_back(make_scheme, changes):

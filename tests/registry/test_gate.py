@@ -288,3 +288,11 @@ def test_an_impossible_policy_is_refused():
     for wrong in ({"confidence_ratio": 1.0}, {"tolerance_ratio": -0.1}, {"minimum_rows": 1}):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             GatePolicy(**wrong)  # type: ignore[arg-type]
+
+
+def test_first_version_that_is_off_by_more_than_what_it_answers_is_held_however_bad_its_baseline():
+    lost = replace(CHALLENGER, metric_name="mape_ratio", metric_value=18.4, baseline_value=1003.8)
+    verdict = judge(lost, None, GatePolicy())
+    assert verdict.outcome == "hold"
+    assert "mean error is 1840%" in "; ".join(verdict.reasons)
+    assert "units" in "; ".join(verdict.reasons)

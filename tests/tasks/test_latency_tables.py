@@ -597,10 +597,11 @@ def test_explanation_adds_up_to_the_prediction(tiny: Path, tmp_path: Path) -> No
     ("text", "reason"),
     [
         (
-            "device,dtype,m,n,k,colour\nTest GPU,float16,1,2,3,red\n",
-            "unknown column colour; columns of the table",
+            "device,dtypes,m,n,k\nTest GPU,float16,1,2,3\n",
+            "column dtype is absent (dtypes is there); columns that the model reads: m, n, k, dtype, device",
         ),
-        ("device,dtype,m,n\nTest GPU,float16,1,2\n", "1 of 1 rows have no roofline"),
+        ("device,dtype,m,n\nTest GPU,float16,1,2\n", "column k is absent; columns that the model reads"),
+        ("device,dtype,m,n,k\nTest GPU,float16,1,2,\n", "1 of 1 rows have no roofline"),
         (
             "device,dtype,m,n,k\nOther,float16,1,2,3\n",
             "no roofline (first: row 0, m=1.0, n=2.0, k=3.0, device=Other)",
@@ -613,6 +614,16 @@ def test_rows_that_cannot_be_answered_are_named(tiny: Path, tmp_path: Path, text
     with pytest.raises(WarpgaugeError, match=re.escape(reason)) as caught:
         predict_rows(rows_file(tmp_path, text), model_name=MODEL)
     assert caught.value.exit_code == 2
+
+
+def test_columns_that_the_model_does_not_read_are_left_out_as_in_training(tiny: Path, tmp_path: Path) -> None:
+    plain = "device,dtype,m,n,k\nTest GPU,float16,64,128,256\n"
+    more = "colour,device,dtype,m,n,k\nred,Test GPU,float16,64,128,256\n"
+    answers = []
+    for name, text in (("plain", plain), ("more", more)):
+        (tmp_path / name).mkdir()
+        answers.append(predict_rows(rows_file(tmp_path / name, text), model_name=MODEL)["predictions"])
+    assert answers[0] == answers[1]
 
 
 def test_model_that_is_none_of_these_rows_is_refused_by_name(tiny: Path, tmp_path: Path) -> None:

@@ -42,11 +42,14 @@ class NumericFeature:
         has_missing: Whether training rows lacked it. If not, the trees have no branch for a missing value
             (LightGBM would read it as 0), so one is answered with the median and named as never seen.
         median: Median of the training rows.
+        smallest, largest: Range of the training rows.
     """
 
     name: str
     has_missing: bool
     median: float
+    smallest: float
+    largest: float
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,14 @@ class FeatureTable:
         """As JSON values, in order."""
         return {
             "numeric": [
-                {"name": f.name, "dtype": "Float64", "has_missing": f.has_missing, "median": f.median}
+                {
+                    "name": f.name,
+                    "dtype": "Float64",
+                    "has_missing": f.has_missing,
+                    "median": f.median,
+                    "smallest": f.smallest,
+                    "largest": f.largest,
+                }
                 for f in self.numeric
             ],
             "categorical": [
@@ -162,6 +172,8 @@ class FeatureTable:
                     take(entry, "name", str),
                     take(entry, "has_missing", bool),
                     take_number(entry, "median"),
+                    take_number(entry, "smallest"),
+                    take_number(entry, "largest"),
                 )
             )
         for entry in take(document, "categorical", list):
@@ -428,8 +440,10 @@ def _read_table(frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequen
         _check_numeric(frame, name)
         values = _numbers(frame, name)
         lacking = bool(np.isnan(values).any())
-        median = float(np.nanmedian(values)) if not np.isnan(values).all() else 0.0
-        numbers.append(NumericFeature(name, lacking, median))
+        some = values[np.isfinite(values)] if not np.isnan(values).all() else np.zeros(1)
+        numbers.append(
+            NumericFeature(name, lacking, float(np.median(some)), float(some.min()), float(some.max()))
+        )
     kinds = []
     for name in categorical:
         _check_categorical(frame, name)

@@ -6,6 +6,7 @@ beyond the measured ones follow the baseline's slope.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -190,7 +191,25 @@ class LatencyModel:
         for row in np.flatnonzero(beyond > 0):
             found[row].append(f"{self.scheme.size_name}={answer.sizes[row]:.6g}")
             widening[row] += RANGE_WIDENING_RATIO * beyond[row]
+        if not self.scheme.has_size:
+            self._add_beyond_columns(features, found, widening)
         return found, widening
+
+    def _add_beyond_columns(
+        self, features: pl.DataFrame, found: list[list[str]], widening: FloatArray
+    ) -> None:
+        """Without a size, whatever column lies outside its range of training: trees answer as at its end."""
+        for column in self.booster.table.numeric:
+            if not self.scheme.is_copied(column.name):
+                continue
+            values = features.get_column(column.name).cast(pl.Float64).to_numpy()
+            for row in np.flatnonzero((values < column.smallest) | (values > column.largest)):
+                value = float(values[row])
+                end = column.largest if value > column.largest else column.smallest
+                found[row].append(f"{column.name}={value:.6g}")
+                # Latency may grow as fast as the column does; where no ratio exists, nothing is known.
+                is_ratio = value > 0 and end > 0
+                widening[row] += abs(math.log(value / end)) if is_ratio else LARGEST_HALF_WIDTH_LOG
 
     def _add_new_combinations(
         self,

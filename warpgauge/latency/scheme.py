@@ -70,6 +70,11 @@ class RowScheme(ABC):
         return self.levels[0]
 
     @property
+    def has_size(self) -> bool:
+        """Whether a row has a size that the baseline runs over; else columns are watched one by one."""
+        return True
+
+    @property
     @abstractmethod
     def table(self) -> Table:
         """The stored table: identity, columns, label."""

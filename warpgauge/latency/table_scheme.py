@@ -163,6 +163,11 @@ class TableScheme(RowScheme):
         )
 
     @property
+    def has_size(self) -> bool:
+        """See `RowScheme`; the roofline is the size."""
+        return self.roofline is not None
+
+    @property
     def input_kinds(self) -> dict[str, Literal["string", "double"]]:
         """See `RowScheme`."""
         return {**dict.fromkeys(self.numeric, "double"), **dict.fromkeys(self.text, "string")}
@@ -614,6 +619,10 @@ def table_scheme(
     ):
         raise SettingsError(f"promise is {promise_us} us and {promise_ratio}; a positive share is needed")
     _check_figures(devices)
+    if monotone and parameters.get("objective") == "l1":
+        raise SettingsError(
+            "monotone goes with the objective l2 alone: LightGBM holds no constraint under l1"
+        )
     for feature, sign in monotone.items():
         is_sign = isinstance(sign, int) and not isinstance(sign, bool) and sign in (-1, 1)
         if feature not in (*numeric, *figures, *derived) or not is_sign:
@@ -621,6 +630,9 @@ def table_scheme(
                 f"monotone.{feature} is {sign!r}; a number feature of the spec with 1 (the latency over its "
                 f"baseline may only rise with it) or -1 is needed"
             )
+    if devices is not None and devices.column not in by:
+        # A device that no row showed has a curve of no group of its own, and is named.
+        by = (*by, devices.column)
     levels = tuple(by[:count] for count in range(len(by), -1, -1))
     return TableScheme(
         name=name,

@@ -207,7 +207,12 @@ def train_latency(
         dropped_features=dropped,
         fold_rule=FOLD_RULE,
         tree_count=final.booster.tree_count,
-        notes=(*monotone_note, *_notes(recipe, unusable, model), *_flag_notes(effects)),
+        notes=(
+            *_unseen_notes(left_out, metrics),
+            *monotone_note,
+            *_notes(recipe, unusable, model),
+            *_flag_notes(effects),
+        ),
     )
 
 
@@ -371,6 +376,23 @@ def _effects(recipe: Recipe, heldout: pl.DataFrame, importance: Mapping[str, flo
         graphs=heldout[GROUP_ID] if recipe.scheme.has_trials else None,
         importance=importance,
     )
+
+
+def _unseen_notes(left_out: pl.DataFrame, metrics: Mapping[str, float]) -> list[str]:
+    """How wrong a model is that never saw a value, and on the newest rows: what a split by shape does not show."""
+    notes = []
+    for (column,), part in left_out.group_by("column", maintain_order=True):
+        ordered = part.sort("mape_ratio")
+        best, worst = ordered.row(0, named=True), ordered.row(-1, named=True)
+        notes.append(
+            f"left out of training, a {column} is answered with {best['mape_ratio']:.0%} to "
+            f"{worst['mape_ratio']:.0%} error (worst: {worst['value']})"
+        )
+    if "newest_fifth_mape_ratio" in metrics:
+        notes.append(
+            f"the newest fifth, by a model of the older rows: {metrics['newest_fifth_mape_ratio']:.1%} error"
+        )
+    return notes
 
 
 def _flag_notes(effects: pl.DataFrame) -> list[str]:

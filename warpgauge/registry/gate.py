@@ -26,6 +26,8 @@ Outcome = Literal["promote", "hold", "refuse"]
 
 # MLflow's database gives infinity back as 1.797e308; no loss of ours comes near this.
 HIGHEST_METRIC = 1e300
+# Answers that are off by as much as what they answer are no answers.
+HIGHEST_MAPE_RATIO = 1.0
 # 1 % of the rows at p99 alone make an RMSE of p99 / 10, so p99 is at most 10 x RMSE on the same rows; half a unit
 # more, because a percentile is interpolated.
 HIGHEST_P99_OVER_RMSE = 10.5
@@ -275,6 +277,11 @@ def _judge_against_baseline(challenger: Candidate, policy: GatePolicy, label: st
         if interval is None:
             return
     metric, baseline = _number(challenger.metric_value), _number(challenger.baseline_value)
+    if challenger.metric_name == "mape_ratio" and metric is not None and metric > HIGHEST_MAPE_RATIO:
+        found.holds.append(
+            f"{label}: its mean error is {metric:.0%}, so its baseline's being worse says nothing; are the units of the "
+            f"label mixed?"
+        )
     if interval is None:
         if metric is None or baseline is None or not 0 < baseline < HIGHEST_METRIC:
             found.holds.append(
