@@ -22,7 +22,7 @@ from warpgauge.latency.scheme import RowScheme
 from warpgauge.latency.search import first_guess, fold_metrics, suggested
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
 LOGGER = logging.getLogger("warpgauge")
@@ -77,14 +77,14 @@ def search_boosting(
             study.tell(left.number, state=TrialState.FAIL)
         if ended := _ended(study):
             # A process that was killed just after its trial ended did not log it.
-            log(len(ended) - 1, default.changed(ended[-1].params), ended[-1])
+            log(len(ended) - 1, _tried(default, len(ended) - 1, ended[-1]), ended[-1])
         while (done := len(_ended(study))) < trial_count:
             study.sampler = optuna.samplers.TPESampler(seed=seed + done, n_startup_trials=UNPRUNED_TRIALS)
             if done == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
                 study.enqueue_trial(first_guess(default, scheme, rows.height))
             trial = study.ask()
-            # The first trial is the settings in use themselves, even where the search would not go so far.
-            boosting = suggested(trial, default) if done else default
+            suggested(trial, default)
+            boosting = _tried(default, done, trial)
             value, state = 0.0, TrialState.COMPLETE
             for step, value in enumerate(fold_metrics(scheme, rows, boosting, seed=seed, **options)):
                 trial.report(value, step)
@@ -108,7 +108,7 @@ def search_boosting(
         ) from error
     complete = [trial for trial in finished if trial.state is TrialState.COMPLETE]
     best = min(complete, key=lambda trial: (trial.value, trial.number))
-    return default.changed(best.params), {
+    return _tried(default, finished.index(best), best), {
         "study": name,
         "trial_count": len(finished),
         "pruned_count": len(finished) - len(complete),
@@ -125,6 +125,11 @@ def _study_name(scheme: RowScheme, rows: pl.DataFrame, about: dict[str, Any]) ->
     taught = hashlib.sha256("\n".join(ids).encode()).hexdigest()
     key = json.dumps({**about, "rows": taught}, sort_keys=True, default=str)
     return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def _tried(default: Boosting, number: int, trial: Trial | FrozenTrial) -> Boosting:
+    """The settings of a trial; the first is the settings in use themselves, even where no search would go so far."""
+    return default.changed(trial.params) if number else default
 
 
 def _ended(study: Study) -> list[FrozenTrial]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import polars as pl
 import pytest
 
@@ -230,3 +231,17 @@ def test_trials_that_are_no_count_are_refused(tiny: Path) -> None:
     for trials in (-1, 10_001):
         with pytest.raises(SettingsError, match="latency_trials"):
             plan_training("latency-tiny", table=str(tiny), trials=trials)
+
+
+def test_settings_beyond_the_search_are_given_back_as_they_are_where_they_win(kernels: Any) -> None:
+    spec, rows = kernels
+    beyond = DEFAULT.changed({"leaves": 255, "learning_rate": 0.5, "max_bin": 1023})
+    best, about = search_boosting(spec.scheme, rows, beyond, 1, about=ABOUT, seed=0, threads=1)
+    assert about["best_trial"] == 0
+    assert best == beyond
+    assert logged()[0][3]["leaves"] == "255"
+    # The sampler learns from it too, as from the nearest settings that it may ask for.
+    study = optuna.load_study(
+        study_name=about["study"], storage=f"sqlite:///{cache_dir('searches') / about['study']}.db"
+    )
+    assert study.trials[0].params["leaves"] == 127

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from warpgauge.docquality.evaluation import calibration_bins, precision_recall_curve
+from warpgauge.figures import new_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from warpgauge.docquality.selftraining import Round
@@ -24,7 +24,9 @@ _SIZE_INCHES = (6.4, 4.8)
 
 def plot_calibration(heldout: pl.DataFrame) -> Figure:
     """Answered against true share of defects, ten bins a family of held-out rows."""
-    figure, axes = _figure("Calibration on held-out documents", "answered probability", "share of defects")
+    figure, axes = new_figure(
+        "Calibration on held-out documents", "answered probability", "share of defects", _SIZE_INCHES
+    )
     axes.plot([0, 1], [0, 1], color="grey", linestyle="--", label="perfect")
     for family, rows in _families(heldout):
         bins = calibration_bins(rows["is_defect"].to_numpy(), rows["defect_probability"].to_numpy())
@@ -35,7 +37,9 @@ def plot_calibration(heldout: pl.DataFrame) -> Figure:
 
 def plot_precision_recall(heldout: pl.DataFrame) -> Figure:
     """Precision against recall of each family, with its share of defects as the line of no skill."""
-    figure, axes = _figure("Precision and recall on held-out documents", "recall", "precision")
+    figure, axes = new_figure(
+        "Precision and recall on held-out documents", "recall", "precision", _SIZE_INCHES
+    )
     for family, rows in _families(heldout):
         truth = rows["is_defect"].to_numpy()
         curve = precision_recall_curve(truth, rows["defect_probability"].to_numpy())
@@ -50,7 +54,9 @@ def plot_precision_recall(heldout: pl.DataFrame) -> Figure:
 
 def plot_score_histogram(heldout: pl.DataFrame) -> Figure:
     """How the answered probabilities spread over defective and sound documents; counts on a log scale."""
-    figure, axes = _figure("Answers on held-out documents", "answered probability", "documents")
+    figure, axes = new_figure(
+        "Answers on held-out documents", "answered probability", "documents", _SIZE_INCHES
+    )
     bins = np.linspace(0, 1, 21).tolist()
     for is_defect, label in ((False, "no defect"), (True, "defect")):
         scores = heldout.filter(pl.col("is_defect") == is_defect)["defect_probability"].to_numpy()
@@ -62,7 +68,7 @@ def plot_score_histogram(heldout: pl.DataFrame) -> Figure:
 
 def plot_rounds(rounds: Sequence[Round], class_names: Sequence[str], conclusion: str) -> Figure:
     """Self-training as a table: a line a round, and what came of it."""
-    figure, axes = _figure("Self-training", "", "")
+    figure, axes = new_figure("Self-training", "", "", _SIZE_INCHES)
     axes.axis("off")
     header = ["round", "coverage", *(f"pseudo {name}" for name in class_names), "audited precision"]
     header += [*(f"recall {name}" for name in class_names), "log loss", "kept"]
@@ -86,17 +92,6 @@ def plot_rounds(rounds: Sequence[Round], class_names: Sequence[str], conclusion:
     axes.text(0.5, 0.1, conclusion, ha="center", va="top", wrap=True, fontsize=8, transform=axes.transAxes)
     figure.set_size_inches(11, 3)
     return figure
-
-
-def _figure(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    return figure, axes
 
 
 def _families(heldout: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:

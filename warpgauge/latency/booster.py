@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from warpgauge.accelerate import tie_breaking
 from warpgauge.errors import ModelFileError, SchemaError, TrainingError
 from warpgauge.latency.features import column_mismatch
 from warpgauge.latency.predictor import Predictor
+from warpgauge.latency.scheme import FloatArray
 from warpgauge.latency.sealed_files import check_text_outline, seal, take, take_names, take_number, unseal
 from warpgauge.latency.tree_text import read_forest
 
-FloatArray = npt.NDArray[np.float64]
 FORMAT = "warpgauge-booster-1"
 MISSING = "missing"
 # Beyond this a category is an identifier, not a kind: LightGBM's own advice is to treat it as a number.

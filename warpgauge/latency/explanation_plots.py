@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from warpgauge.figures import new_figure
 from warpgauge.latency.explanations import CANNOT_SAY
 
 if TYPE_CHECKING:
@@ -35,21 +36,8 @@ def draw_explanations(dependence: pl.DataFrame, effects: pl.DataFrame) -> dict[s
     return figures
 
 
-def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    return figure, axes
-
-
 def _dependence(dependence: pl.DataFrame) -> Figure:
-    figure, axes = _figure(
+    figure, axes = new_figure(
         "Predicted latency by size, middle 80 % of launches", "nodes in the graph", "predicted latency (us)"
     )
     groups = dependence.group_by("group").agg(pl.col("row_count").sum())
@@ -75,7 +63,7 @@ def _dependence(dependence: pl.DataFrame) -> Figure:
 
 
 def _effects(effects: pl.DataFrame) -> Figure:
-    figure, axes = _figure(
+    figure, axes = new_figure(
         "What each flag does where it is on", "effect on latency (percent, 95 % interval)", ""
     )
     labels = []

@@ -21,9 +21,9 @@ import polars as pl
 
 from warpgauge.errors import SchemaError
 from warpgauge.latency.booster import CategoricalBooster
+from warpgauge.latency.scheme import FloatArray
 from warpgauge.tables import LAUNCHES
 
-FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 PredictUs = Callable[[pl.DataFrame], FloatArray]
 SetSize = Callable[[pl.DataFrame, int], pl.DataFrame]

@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from warpgauge.errors import TrainingError
 from warpgauge.latency.baseline import group_rows
 from warpgauge.latency.launch_scheme import LAUNCH_SCHEME, NOISE_COLUMNS
-
-FloatArray = npt.NDArray[np.float64]
+from warpgauge.latency.scheme import FloatArray
 
 # Trials are compared within these.
 STATE_GROUP = NOISE_COLUMNS

@@ -24,9 +24,8 @@ import polars as pl
 
 from warpgauge.errors import ModelFileError, TrainingError
 from warpgauge.latency.baseline import group_rows
+from warpgauge.latency.scheme import FloatArray
 from warpgauge.latency.sealed_files import take, take_key, take_number, take_numbers
-
-FloatArray = npt.NDArray[np.float64]
 
 GroupKey = tuple[str | None, ...]
 Levels = tuple[tuple[str, ...], ...]

@@ -5,11 +5,12 @@ Figures are built without pyplot, so no global state and no display are involved
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from warpgauge.figures import new_figure
 from warpgauge.latency.evaluation import ROW_ID
 
 if TYPE_CHECKING:
@@ -37,19 +38,6 @@ def draw_training(training: LatencyTraining) -> dict[str, Figure]:
     }
 
 
-def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    return figure, axes
-
-
 def _by_kind(points: pl.DataFrame, scheme: RowScheme) -> list[tuple[str, pl.DataFrame]]:
     """The points by the column that intervals are told apart by first: the topology of launches."""
     columns = scheme.interval_levels[-1][:1] if scheme.interval_levels else ()
@@ -60,7 +48,7 @@ def _by_kind(points: pl.DataFrame, scheme: RowScheme) -> list[tuple[str, pl.Data
 
 
 def _residuals(points: pl.DataFrame, scheme: RowScheme) -> Figure:
-    figure, axes = _figure(
+    figure, axes = new_figure(
         "Held-out residuals by size", scheme.size_name, "actual / predicted latency (ratio)"
     )
     for name, part in _by_kind(points, scheme):
@@ -74,7 +62,7 @@ def _residuals(points: pl.DataFrame, scheme: RowScheme) -> Figure:
 
 
 def _predicted_actual(points: pl.DataFrame, scheme: RowScheme) -> Figure:
-    figure, axes = _figure("Held-out predictions", "predicted latency (us)", "actual latency (us)")
+    figure, axes = new_figure("Held-out predictions", "predicted latency (us)", "actual latency (us)")
     for name, part in _by_kind(points, scheme):
         axes.scatter(
             part["predicted_us"].to_numpy(), part["actual_us"].to_numpy(), s=4, alpha=0.3, label=name
@@ -88,7 +76,7 @@ def _predicted_actual(points: pl.DataFrame, scheme: RowScheme) -> Figure:
 
 
 def _coverage(heldout: pl.DataFrame, wanted_ratio: float) -> Figure:
-    figure, axes = _figure("Share of held-out rows inside their interval", "", "coverage (ratio)")
+    figure, axes = new_figure("Share of held-out rows inside their interval", "", "coverage (ratio)")
     inside = (pl.col("actual_us") >= pl.col("lower_us")) & (pl.col("actual_us") <= pl.col("upper_us"))
     table = heldout.group_by("size_band").agg(
         inside.mean().alias("coverage"), pl.len().alias("count"), pl.col("size").min().alias("first")
@@ -104,7 +92,7 @@ def _coverage(heldout: pl.DataFrame, wanted_ratio: float) -> Figure:
 
 
 def _importance(importance: dict[str, float]) -> Figure:
-    figure, axes = _figure("What the trees use beside the baseline", "gain (sum over splits)", "")
+    figure, axes = new_figure("What the trees use beside the baseline", "gain (sum over splits)", "")
     shown = [(name, gain) for name, gain in importance.items() if gain > 0][:SHOWN_FEATURES][::-1]
     axes.barh([name for name, _ in shown], [gain for _, gain in shown])
     return figure
