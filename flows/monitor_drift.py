@@ -6,12 +6,12 @@ from prefect import flow, task
 
 from flows.train_docquality import train_docquality
 from flows.train_latency import train_latency
-from tasks import monitoring
+from tasks import announcement, monitoring
 from warpgauge.registry.names import DOC_QUALITY
 
 measure = task(name="measure drift")(monitoring.measure)
 decide = task(name="decide")(monitoring.decide)
-announce = task(name="announce decisions")(monitoring.announce)
+announce = task(name="announce decisions")(announcement.announce)
 
 
 @flow(name="monitor")

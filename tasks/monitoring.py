@@ -1,4 +1,4 @@
-"""The monitor's effects: read what is measured, keep what is decided, tell whoever should know.
+"""The monitor's effects: read what is measured, keep what is decided.
 
 The measurements are made in `warpgauge/drift/`, and the decision is a pure function there; its state is the
 `decisions` table, so a restart or a second monitor changes nothing.
@@ -6,17 +6,15 @@ The measurements are made in `warpgauge/drift/`, and the decision is a pure func
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tasks import deployment, registration, tracking
+from tasks import registration
 from tasks.attempts import list_attempts
 from tasks.compiled import compile_for
 from tasks.registration import CHAMPION
@@ -35,7 +33,7 @@ from warpgauge.drift.decision import (
 )
 from warpgauge.drift.decision import decide as decide_purely
 from warpgauge.drift.measurement import Measurement
-from warpgauge.errors import ModelFileError, ModelNotFoundError, ServiceUnavailableError, WarpgaugeError
+from warpgauge.errors import ModelFileError, ModelNotFoundError, WarpgaugeError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES
 from warpgauge.settings import Settings, load_settings
 
@@ -46,15 +44,10 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("warpgauge")
 # A champion whose files are gone or damaged blinds its own signals, not the others.
 UNREADABLE = (ModelNotFoundError, ModelFileError)
-DOCQUALITY_EVENT, LATENCY_EVENT = "warpgauge.drift.docquality", "warpgauge.drift.latency"
-QUEUED_DOCUMENTS = 30
 ALL_GPUS = "all GPUs"
-REVIEW_REASON = "embedding drift: does the documentation model still hold here?"
-WEBHOOK_TIMEOUT_S = 10.0
 # States older than this are not read: an episode of which nothing was
 # heard for this long is forgotten, and the signal is armed again. A longer cool-down or re-arm time counts.
 STATE_DAYS = 30
-LARGEST_METRIC_NAME = 200
 
 
 def measure() -> list[Measurement]:
@@ -117,44 +110,6 @@ def _states(
     start = now - max(timedelta(days=STATE_DAYS), timedelta(minutes=longest))
     recent = store.read("decisions", version).filter(pl.col("decided_at") >= start)
     return latest_states(recent.select("signal", "subject", "decided_at", "state").collect())
-
-
-def announce(decided: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tell Prefect, MLflow, the review queue and the webhook; say which retrainings must run here.
-
-    A retraining whose event an automation waits for is started by the server; the others are returned. The
-    decisions are kept already and will not be made again, so one listener that is away costs the others
-    nothing: an order whose event cannot be sent runs here, and what else failed is said in the log.
-    """
-    for alert in decided["alerts"]:
-        _post_alert(alert)
-    here = [order for order in decided["orders"] if not _is_started_elsewhere(order)]
-    if DOC_QUALITY in decided["review"]:
-        _attempt("queue documents for review", _queue_documents)
-    _attempt("keep the metrics", partial(_publish_metrics, decided["decisions"]))
-    _attempt("keep the artifact", partial(_publish_artifact, decided["decisions"]))
-    return here
-
-
-def _is_started_elsewhere(order: Mapping[str, Any]) -> bool:
-    """Whether the order's event went to an automation that waits for it."""
-    event = DOCQUALITY_EVENT if order["model_name"] == DOC_QUALITY else LATENCY_EVENT
-    try:
-        if not deployment.has_automation(event):
-            return False
-        _emit(event, order)
-    except ServiceUnavailableError as error:
-        LOGGER.error("%s; the retraining runs here instead", error)
-        return False
-    return True
-
-
-def _attempt(what: str, publish: Callable[[], None]) -> None:
-    """One publication; where it cannot be made, the log says so and the others go on."""
-    try:
-        publish()
-    except (WarpgaugeError, OSError) as error:
-        LOGGER.error("could not %s: %s", what, error)
 
 
 def record_outcome(order: Mapping[str, Any], state: Any) -> dict[str, Any]:
@@ -227,7 +182,7 @@ def _residuals(model_name: str, store: Store, settings: Settings, now: datetime)
     if others := store.other_kinds(model.scheme.table):
         said = f"the table was made anew: {', '.join(others)} as version {champion} reads it; train a new version"
         return Measurement.cannot_say("residuals", model_name, "degenerate", said)
-    rows = _new_rows(store, model.scheme.table, "collected_at", model_name, champion, settings, now)
+    rows = new_rows(store, model.scheme.table, "collected_at", model_name, champion, settings, now)
     rows = model.scheme.usable(rows)
     if not model.is_simulated:
         rows = rows.filter(~model.scheme.is_simulated(rows))
@@ -270,7 +225,7 @@ def _embeddings(store: Store, settings: Settings, now: datetime) -> list[Measure
                 for signal in ("embedding_variance", "embedding_shift")
             ]
         encoder_id = reference.encoder_id
-        documents = _new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
+        documents = new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
         vectors = np.empty((0, reference.dimension_count), dtype=np.float32)
         if not documents.is_empty():
             encoder = load_encoder()
@@ -323,7 +278,7 @@ def _data_quality(store: Store, settings: Settings) -> list[Measurement]:
     return found
 
 
-def _new_rows(
+def new_rows(
     store: Store,
     table: TableName,
     time_column: str,
@@ -363,107 +318,3 @@ def _trained_utilization(model_name: str, version: str) -> float | None:
         return None
     found: float | None = facts.get("trained_utilization_p95_percent")
     return found
-
-
-def _publish_metrics(decisions: list[dict[str, Any]]) -> None:
-    """Every measured value as a metric of one long-lived MLflow run, so that the UI draws it over time."""
-    values = {
-        f"{row['signal']}/{_metric_name(row['subject'])}": row["value"]
-        for row in decisions
-        if row["value"] is not None
-    }
-    tracking.log_monitor_metrics(values)
-
-
-def _metric_name(subject: str) -> str:
-    """The subject as MLflow takes it in a name: other characters replaced, not too long."""
-    return "".join(sign if sign.isalnum() or sign in "-_ " else "_" for sign in subject)[:LARGEST_METRIC_NAME]
-
-
-def _publish_artifact(decisions: list[dict[str, Any]]) -> None:
-    """The decisions as a table in the flow run's artifacts; outside a flow run there is nowhere to put them."""
-    from prefect.artifacts import create_table_artifact
-    from prefect.context import FlowRunContext, TaskRunContext
-
-    if FlowRunContext.get() is None and TaskRunContext.get() is None:
-        return
-    columns = ("signal", "subject", "status", "value", "limit", "sample_count", "action", "reason")
-    create_table_artifact(
-        key="monitor-decisions",
-        table=[{name: row[name] for name in columns} for row in decisions],
-        description="What the monitor measured and decided",
-    )
-
-
-def _emit(event: str, order: Mapping[str, Any]) -> None:
-    from prefect.events import emit_event
-
-    model_name = str(order["model_name"])
-    sent = emit_event(
-        event,
-        resource={
-            "prefect.resource.id": f"warpgauge.model.{model_name}",
-            "prefect.resource.name": model_name,
-        },
-        payload=dict(order),
-    )
-    if sent is None:
-        raise ServiceUnavailableError(
-            f"Prefect took no event {event}; the retraining was not started, run the monitor again"
-        )
-    LOGGER.info("event %s sent, its automation starts the retraining", event)
-
-
-def _queue_documents() -> None:
-    """Put the newest documents that lie farthest from the champion's reference before a person."""
-    import numpy as np
-
-    from tasks.embedding import embed, load_encoder
-    from warpgauge.drift.components import Reference, distances
-
-    settings = load_settings()
-    store = Store()
-    now = datetime.now(UTC)
-    champion = registration.alias_version(DOC_QUALITY, CHAMPION)
-    if champion is None:
-        LOGGER.warning("no document queued for review: %s has no champion any more", DOC_QUALITY)
-        return
-    documents = _new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
-    if documents.is_empty():
-        return
-    reference = Reference.from_files(registration.model_files(DOC_QUALITY, champion))
-    away = distances(reference, embed(documents, load_encoder()))
-    farthest = np.argsort(-away)[:QUEUED_DOCUMENTS]
-    queue = pl.DataFrame(
-        {
-            "document_id": documents["document_id"].gather(farthest),
-            "why": [REVIEW_REASON] * len(farthest),
-            "queued_at": [now] * len(farthest),
-            "priority": away[farthest],
-        }
-    )
-    store.append("review_queue", queue)
-
-
-def _post_alert(alert: str) -> None:
-    """Send an alert to the webhook, if one is set; a webhook that is away must not stop the monitor."""
-    import http.client
-    import urllib.request
-
-    LOGGER.warning("alert: %s", alert)
-    secret = load_settings().alert_webhook_url
-    if secret is None:
-        return
-    url = secret.get_secret_value()
-    if not url.startswith(("http://", "https://")):
-        LOGGER.error("the alert webhook's address is no http address, so nobody was told")
-        return
-    body = json.dumps({"source": "warpgauge", "alert": alert}).encode()
-    try:
-        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S).close()
-    except OSError as error:
-        LOGGER.error("the alert webhook did not take the alert: %s", error)
-    except (ValueError, http.client.HTTPException) as error:
-        # Their text may hold the address, which is a secret.
-        LOGGER.error("the alert webhook did not take the alert: %s", type(error).__name__)

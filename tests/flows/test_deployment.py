@@ -27,7 +27,7 @@ DEPLOYMENTS = {"collect-telemetry", "collect", "train-latency", "train-docqualit
 
 
 def test_prefect_yaml_names_flows_that_exist_and_the_monitors_events() -> None:
-    from tasks.monitoring import DOCQUALITY_EVENT, LATENCY_EVENT
+    from tasks.announcement import DOCQUALITY_EVENT, LATENCY_EVENT
 
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     assert {entry["name"] for entry in deployments} == DEPLOYMENTS
@@ -147,9 +147,9 @@ def test_drift_event_starts_the_training_deployment_with_its_reason_and_its_spec
         for model_name, table in (("launch-latency", ""), ("latency-tiny", str(spec)))
     ]
     program = (
-        "import json, sys, time; from tasks import deployment, monitoring\n"
+        "import json, sys, time; from tasks import announcement, deployment\n"
         "assert deployment.has_automation('warpgauge.drift.latency')\n"
-        "print(monitoring.announce({'decisions': [], 'review': [], 'alerts': [], 'orders': json.loads(sys.argv[1])}))\n"
+        "print(announcement.announce({'decisions': [], 'review': [], 'alerts': [], 'orders': json.loads(sys.argv[1])}))\n"
         "time.sleep(3)\n"
     )
     sent = subprocess.run(

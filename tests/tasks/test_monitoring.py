@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tasks import attempts, deployment, embedding, monitoring, registration, tracking
+from tasks import announcement, attempts, deployment, embedding, monitoring, registration, review, tracking
 from tasks.storage import Store
 from tests.fakes import FakeEncoder
 from warpgauge.errors import ServiceUnavailableError
@@ -311,13 +311,13 @@ def test_documents_of_another_topic_fill_the_queue_and_order_a_retraining(world:
     assert row["value"] > row["limit"]
     assert [order["model_name"] for order in decided["orders"]] == [DOC_QUALITY]
     assert decided["review"] == [DOC_QUALITY]
-    assert monitoring.announce(decided) == decided["orders"]
+    assert announcement.announce(decided) == decided["orders"]
     queue = Store().read("review_queue").collect()
-    assert queue.height == monitoring.QUEUED_DOCUMENTS
+    assert queue.height == review.QUEUED_DOCUMENTS
     assert queue["document_id"].n_unique() == queue.height
     assert set(queue["document_id"]) <= set(make.reports(120, seed=5, words=OTHER_TOPIC)["document_id"])
     assert (queue["priority"] > 0).all()
-    monitoring.announce(decided)
+    announcement.announce(decided)
     assert Store().read("review_queue").collect().height == queue.height
 
 
@@ -391,7 +391,7 @@ def test_measured_values_are_in_the_monitors_run_whatever_the_gpu_is_called(worl
     names = ["GPU-1", "../../etc", "a" * 400, "MIG-GPU-7/1/0", "gpu:0 ²", "."]
     for name in names:
         load(50, gpu=name)
-    monitoring.announce(monitor())
+    announcement.announce(monitor())
     client = tracking.connect()
     experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
     run = client.search_runs([experiment], "tags.role = 'monitor'")[0]
@@ -406,10 +406,10 @@ def test_order_that_an_automation_waits_for_is_sent_and_not_run_here(
 ) -> None:
     sent: list[tuple[str, Any]] = []
     monkeypatch.setattr(deployment, "has_automation", lambda event: event == "warpgauge.drift.latency")
-    monkeypatch.setattr(monitoring, "_emit", lambda event, order: sent.append((event, order)))
+    monkeypatch.setattr(announcement, "_emit", lambda event, order: sent.append((event, order)))
     load(97)
     decided = monitor()
-    assert monitoring.announce(decided) == []
+    assert announcement.announce(decided) == []
     assert sent == [("warpgauge.drift.latency", decided["orders"][0])]
 
 
@@ -421,10 +421,10 @@ def test_order_goes_out_even_where_the_metrics_cannot(
 
     sent: list[str] = []
     monkeypatch.setattr(deployment, "has_automation", lambda _: True)
-    monkeypatch.setattr(monitoring, "_emit", lambda event, _: sent.append(event))
+    monkeypatch.setattr(announcement, "_emit", lambda event, _: sent.append(event))
     monkeypatch.setattr(tracking, "log_monitor_metrics", away)
     load(97)
-    assert monitoring.announce(monitor()) == []
+    assert announcement.announce(monitor()) == []
     assert sent == ["warpgauge.drift.latency"]
     assert "could not keep the metrics: MLflow is away" in caplog.text
 
@@ -434,10 +434,10 @@ def test_order_whose_event_cannot_be_sent_runs_here(world: Path, monkeypatch: py
         raise ServiceUnavailableError("Prefect is away")
 
     monkeypatch.setattr(deployment, "has_automation", lambda _: True)
-    monkeypatch.setattr(monitoring, "_emit", away)
+    monkeypatch.setattr(announcement, "_emit", away)
     load(97)
     decided = monitor()
-    assert monitoring.announce(decided) == decided["orders"] != []
+    assert announcement.announce(decided) == decided["orders"] != []
 
 
 def test_batch_refused_whole_trips_the_data_quality_signal(
@@ -491,7 +491,7 @@ def test_webhook_gets_the_alert_and_its_trouble_stops_nothing(
 ) -> None:
     webhook.status = status
     monkeypatch.setenv("WARPGAUGE_ALERT_WEBHOOK_URL", webhook.url)
-    assert monitoring.announce(ALERT) == []
+    assert announcement.announce(ALERT) == []
     assert webhook.bodies == [{"source": "warpgauge", "alert": "data_quality of launches: too many"}]
     assert ("did not take the alert" in caplog.text) == (status != 200)
     assert "s3cret" not in caplog.text
@@ -511,7 +511,7 @@ def test_webhook_that_cannot_be_reached_stops_nothing_and_is_not_shown(
     registry: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
     monkeypatch.setenv("WARPGAUGE_ALERT_WEBHOOK_URL", url)
-    assert monitoring.announce(ALERT) == []
+    assert announcement.announce(ALERT) == []
     assert "webhook" in caplog.text
     assert "s3cret" not in caplog.text
 
