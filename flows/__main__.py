@@ -300,7 +300,19 @@ def _add_models(commands: Any) -> None:
         "paths", nargs="+", metavar="PATH", help="Markdown, RST or header files, or JSON lines"
     )
 
-    registry = commands.add_parser("models", help="List, compare, promote and roll back model versions")
+    drill = commands.add_parser(
+        "drill", help="Rehearse drift, retraining and promotion in a store of its own"
+    )
+    rehearsed = drill.add_subparsers(dest="kind", required=True, metavar="MODEL")
+    for kind, what in (("latency", "launches become slower"), ("docquality", "reports change their topic")):
+        rehearsal = _command(rehearsed, kind, f"Rehearse what happens when {what}", _drill)
+        rehearsal.add_argument(
+            "--store",
+            metavar="DIR",
+            help="empty folder for its tables and models; default is a new one in the cache",
+        )
+
+    registry = commands.add_parser("models", help="List, compare, promote, roll back and cost model versions")
     actions = registry.add_subparsers(dest="kind", required=True, metavar="ACTION")
     _command(actions, "list", "List the versions of every model and who is champion", _models_list)
     compare = _command(actions, "compare", "Show two versions side by side", _models_compare)
@@ -314,6 +326,7 @@ def _add_models(commands: Any) -> None:
         actions, "rollback", "Give the champion's place back to the version before it", _models_rollback
     )
     rollback.add_argument("model", metavar="MODEL", help=WHICH_MODEL)
+    _command(actions, "cost", "Show what each training took and what it gained", _models_cost)
 
 
 def _command(
@@ -530,6 +543,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _drill(options: argparse.Namespace) -> Result:
+    from tasks.drill import own_store
+
+    with own_store(options.store):
+        # Not before: Prefect reads where its server is when it is imported.
+        from flows.rehearse_drift import rehearse_drift
+
+        return rehearse_drift(options.kind)
+
+
 def _models_list(options: argparse.Namespace) -> Result:  # noqa: ARG001 - every command takes its options
     from tasks.registration import list_versions
 
@@ -552,6 +575,12 @@ def _models_rollback(options: argparse.Namespace) -> Result:
     from tasks.registration import rollback
 
     return rollback(options.model)
+
+
+def _models_cost(options: argparse.Namespace) -> Result:  # noqa: ARG001
+    from tasks.costs import retraining_costs
+
+    return retraining_costs()
 
 
 def _deploy(options: argparse.Namespace) -> Result:  # noqa: ARG001

@@ -15,11 +15,14 @@ announce = task(name="announce decisions")(announcement.announce)
 
 
 @flow(name="monitor")
-def monitor_drift() -> dict[str, Any]:
+def monitor_drift(allow_simulated: bool = False) -> dict[str, Any]:
     """Measure every signal, decide, write the decisions, and start the retrainings they ask for.
 
     Where a Prefect server holds the automation, the drift event starts the deployment; elsewhere the
     retraining runs here.
+
+    Args:
+        allow_simulated: A retraining here may promote a version of simulated launches, as a rehearsal's does.
     """
     decided = decide(measure())
     to_run_here = announce(decided)
@@ -30,6 +33,6 @@ def monitor_drift() -> dict[str, Any]:
             state = train_docquality(**why, return_state=True)
         else:
             which = {name: order[name] for name in ("model_name", "table", "folder")}
-            state = train_latency(**why, **which, return_state=True)
+            state = train_latency(allow_simulated, **why, **which, return_state=True)
         retrained.append(monitoring.record_outcome(order, state))
     return monitoring.summarize(decided, retrained)

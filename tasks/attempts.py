@@ -77,7 +77,9 @@ def _end_attempt(client: MlflowClient, run_id: str, outcome: str, why: str) -> N
 
 @store_errors()
 def list_attempts() -> list[dict[str, Any]]:
-    """The newest retrainings that the monitor asked for: `model_name`, `attempt_id`, `started_at`, `outcome`.
+    """The newest retrainings that the monitor asked for.
+
+    `model_name`, `attempt_id`, `started_at`, `outcome`, `why` it ended so and `wall_s`, null while it runs.
 
     One that says `running` while nobody holds the model's lease was killed: it is ended as `failed`.
     """
@@ -88,16 +90,26 @@ def list_attempts() -> list[dict[str, Any]]:
         max_results=PAGE_ROWS,
         order_by=["attributes.start_time DESC"],
     )
-    return [
-        {
-            "model_name": run.data.tags["model_name"],
-            "attempt_id": run.data.tags["attempt_id"],
-            "started_at": datetime.fromtimestamp(run.info.start_time / 1000, UTC),
-            "outcome": _attempt_outcome(client, run),
-        }
-        for run in runs
-        if "model_name" in run.data.tags
-    ]
+    found = []
+    for run in runs:
+        if "model_name" not in run.data.tags:
+            continue
+        outcome = _attempt_outcome(client, run)
+        # A dead one was ended just now, so it is read again.
+        is_stale = run.info.end_time is None and outcome != "running"
+        now = client.get_run(run.info.run_id) if is_stale else run
+        ended_ms = now.info.end_time
+        found.append(
+            {
+                "model_name": run.data.tags["model_name"],
+                "attempt_id": run.data.tags["attempt_id"],
+                "started_at": datetime.fromtimestamp(run.info.start_time / 1000, UTC),
+                "outcome": outcome,
+                "why": now.data.tags.get("why"),
+                "wall_s": None if ended_ms is None else (ended_ms - now.info.start_time) / 1000,
+            }
+        )
+    return found
 
 
 def _attempt_outcome(client: MlflowClient, run: Run) -> str:

@@ -306,7 +306,10 @@ def _context() -> Context:
         version = registration.alias_version(name, CHAMPION)
         if version is not None:
             champions[name] = Champion(version, _trained_utilization(name, version))
-    attempts = tuple(Retraining(**attempt) for attempt in list_attempts())
+    attempts = tuple(
+        Retraining(one["model_name"], one["attempt_id"], one["started_at"], one["outcome"])
+        for one in list_attempts()
+    )
     return Context(champions=champions, retrainings=attempts)
 
 

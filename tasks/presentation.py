@@ -12,6 +12,20 @@ from warpgauge.registry.names import DOC_QUALITY
 
 REFUSED_EXIT_CODE = 3
 COMPARED = ("version", "gate", "judged_rows", "test_set", "data_versions")
+COSTED = (
+    "model_name",
+    "version",
+    "started_at",
+    "outcome",
+    "wall_s",
+    "cpu_s",
+    "gpu_energy_j",
+    "metric",
+    "error_before",
+    "error_after",
+    "gain_ratio",
+)
+TOTALLED = ("model_name", "trainings", "promoted", "failed", "wall_s", "cpu_s", "gpu_energy_j")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -141,6 +155,18 @@ def _decided(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _drilled(result: Mapping[str, Any]) -> list[str]:
+    lines = [f"{moment['at_s']:6.1f} s  {moment['what']}: {moment['said']}" for moment in result["moments"]]
+    ending = "quiet" if result["is_quiet"] else "not quiet"
+    return [
+        *lines,
+        "",
+        f"{result['model_name']}: champion is version {result['champion']}, the monitor is {ending}",
+        f"picture: {result['picture']}",
+        f"store: {result['store']}",
+    ]
+
+
 def _run(result: Mapping[str, Any]) -> list[str]:
     lines = [
         result["launch_source"],
@@ -161,6 +187,8 @@ def _models(result: Mapping[str, Any]) -> list[str]:
             "",
             *table([_judged(side) for side in result["sides"]], COMPARED),
         ]
+    if "trainings" in result:
+        return [*table(result["trainings"], COSTED), "", *table(result["totals"], TOTALLED)]
     if "models" not in result:
         return [", ".join(f"{name}: {_cell(value)}" for name, value in result.items())]
     lines: list[str] = []
@@ -253,6 +281,7 @@ RENDERERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "predict": _predicted,
     "score": _scored,
     "monitor": _decided,
+    "drill": _drilled,
     "models": _models,
     "deploy": _deployed,
     "doctor": _doctor,

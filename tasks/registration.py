@@ -43,6 +43,7 @@ LOGGER = logging.getLogger("warpgauge")
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 LONGEST_NUMBER = 19
+COST_FIGURES = ("wall_s", "cpu_s", "gpu_energy_j")
 RESTORE = "restore them or train again with --force"
 # MLflow's error codes for a version or alias that is not there or cannot be one.
 GONE = "RESOURCE_DOES_NOT_EXIST"
@@ -110,6 +111,7 @@ def register(bundle: str) -> Registered:
         ) as run:
             mlflow.log_params(facts["settings"])
             _log_metrics(facts["metrics"])
+            _log_metrics({f"cost/{name}": facts.get("cost", {}).get(name) for name in COST_FIGURES})
             mlflow.set_tags(
                 {"model_name": name, "data_versions": json.dumps(facts["data_versions"], sort_keys=True)}
             )
@@ -168,6 +170,7 @@ def _make_version(
         "provenance": facts["provenance"],
         "is_simulated": str(facts["is_simulated"]).lower(),
         "headline": shorten(facts["headline"]),
+        "cost": json.dumps({**facts.get("cost", {}), "reason": facts["reason"]}),
     }
     if facts.get("table_spec"):
         # Where the monitor finds the spec again, to collect what came since.
@@ -201,6 +204,7 @@ def apply_gate(bundle: str, registered: Registered, allow_simulated: bool = Fals
         said = f"{facts['headline']}\n\nGate: {verdict.outcome}: {reasons}"
         client.update_model_version(name, registered.version, description=shorten(said))
         _tag(client, registered, "gate_reasons", shorten(reasons))
+        _tag(client, registered, "gain", json.dumps(_gain(verdict)))
         if verdict.outcome == "hold":
             _tag(client, registered, "review", "pending")
         if verdict.outcome == "promote":
@@ -218,6 +222,16 @@ def apply_gate(bundle: str, registered: Registered, allow_simulated: bool = Fals
         "refused": [f"gate: {name} version {registered.version}: {reasons}"]
         if verdict.outcome == "refuse" and (allow_simulated or not facts["is_simulated"])
         else [],
+    }
+
+
+def _gain(verdict: Verdict) -> dict[str, Any]:
+    """The error of the champion and of the version on the same rows."""
+    figures = verdict.figures
+    return {
+        "metric": figures.get("metric_name"),
+        "error_before": figures.get("champion_metric"),
+        "error_after": figures.get("challenger_metric"),
     }
 
 
@@ -317,6 +331,9 @@ def list_versions() -> dict[str, Any]:
                 "data_versions": json.loads(version.tags.get("data_versions", "{}")),
                 "headline": version.tags.get("headline"),
                 "run_id": version.run_id,
+                "created_at": datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
+                "cost": json.loads(version.tags.get("cost", "{}")),
+                "gain": json.loads(version.tags.get("gain", "{}")),
             }
             for version in _versions(client, name)
         ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tasks.bundles import GATE_BASELINE, GATE_CHECKS, GATE_EMBEDDINGS, GATE_ROWS, write_bundle
+from tasks.metering import Meter
 from tasks.registration import CHAMPION, alias_version, already_trained, model_spec, version_facts
 from tasks.search import search_boosting
 from tasks.storage import Store, TableName, table_named
@@ -168,6 +169,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
     from warpgauge.latency.plots import draw_training
     from warpgauge.latency.training import train_latency
 
+    meter = Meter()
     settings = load_settings()
     name = plan["model_name"]
     scheme, rows, notes = _latency_rows(plan, settings)
@@ -229,7 +231,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
     except WindowError as error:
         notes.append(f"the monitor will have no residual reference: {error}")
     gate = trained.heldout.filter(pl.col("fold") == GATE_FOLD).select(ROW_ID, "actual_us", "baseline_us")
-    facts = _facts(plan, reason) | {
+    facts = _facts(plan, reason, meter) | {
         "target": scheme.target,
         "unit": "us",
         "description": _described(scheme),
@@ -395,6 +397,7 @@ def train_docquality(plan: Mapping[str, Any], reason: str) -> str:
     from warpgauge.documents.checks import check_features
     from warpgauge.drift.components import fit_reference
 
+    meter = Meter()
     settings = load_settings()
     store = Store()
     documents = (
@@ -432,7 +435,7 @@ def train_docquality(plan: Mapping[str, Any], reason: str) -> str:
     heldout = trained.heldout
     is_gate = documents["document_id"].is_in(heldout["document_id"].implode())
     gate_documents = documents.filter(is_gate)
-    facts = _facts(plan, reason) | {
+    facts = _facts(plan, reason, meter) | {
         "target": "is_defect",
         "unit": "probability",
         "description": "Probability that a piece of documentation, or a report about it, tells of a defect",
@@ -508,9 +511,9 @@ def _utilization_p95_percent(settings: Settings) -> float | None:
     return max((one.value for one in measured if one.value is not None), default=None)
 
 
-def _facts(plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
+def _facts(plan: Mapping[str, Any], reason: str, meter: Meter) -> dict[str, Any]:
     kept = ("model_name", "data_versions", "settings", "settings_sha256")
-    return {name: plan[name] for name in kept} | {"reason": reason}
+    return {name: plan[name] for name in kept} | {"reason": reason, "cost": meter.read()}
 
 
 def _latency_headline(trained: LatencyTraining, *, is_searched: bool) -> str:

@@ -118,6 +118,37 @@ def sample_gpus(
     return SampleBatch(GPU_SAMPLES.conform(frame), tuple(problems), counts, rejected, lost)
 
 
+def read_energy_j(library: Any) -> dict[str, float | str]:
+    """Energy that each GPU has used since its driver was loaded, in joules, by UUID; or in words why it is not told.
+
+    NVML counts it from the Volta generation on (`nvmlDeviceGetTotalEnergyConsumption`, in millijoules).
+
+    Args:
+        library: The module `pynvml`, or a stand-in with the same functions and errors.
+
+    Raises:
+        SourceUnavailableError: If NVML does not start or cannot count the GPUs.
+    """
+    _start(library)
+    found: dict[str, float | str] = {}
+    try:
+        for index in range(_device_count(library)):
+            name = f"GPU at index {index}, UUID unknown"
+            try:
+                handle = library.nvmlDeviceGetHandleByIndex(index)
+                name = _text(library.nvmlDeviceGetUUID(handle))
+                answer = _ask(library, "nvmlDeviceGetTotalEnergyConsumption", handle)
+            except library.NVMLError as error:
+                answer = _reason(error)
+            except _LostGpuError as error:
+                answer = str(error)
+            is_number = isinstance(answer, int | float) and not isinstance(answer, bool)
+            found[name] = answer / 1000 if is_number else str(answer)
+    finally:
+        _stop(library)
+    return found
+
+
 def _losses(
     failures: list[tuple[str | None, int, str]], lost: Collection[str], known_lost: Collection[str]
 ) -> list[str]:
