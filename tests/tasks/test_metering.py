@@ -13,11 +13,11 @@ class NVMLError(Exception):
     """As pynvml's."""
 
 
-class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801, N818 - the name is NVML's
+class NVMLError_DriverNotLoaded(NVMLError):
     """As pynvml's."""
 
 
-class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
+class NVMLError_NotSupported(NVMLError):
     """As pynvml's."""
 
 
