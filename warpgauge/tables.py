@@ -35,10 +35,12 @@ SIGNALS = (
     "utilization_p95",
     "residuals",
     "embedding_variance",
+    "embedding_mean",
     "embedding_shift",
     "label_shift",
     "data_quality",
 )
+ALERT_OUTCOMES = ("waiting", "delivered", "logged", "dropped")
 ACTIONS = ("none", "wait", "retrain", "review", "alert")
 
 
@@ -462,9 +464,10 @@ LEASES = Table(
     key=("job",),
     columns=(
         Column("job", pl.String(), "name of the job", required=True),
-        Column("holder", pl.String(), "host, process and random part; empty when released"),
+        Column("holder", pl.String(), "machine, process, its start and random part; empty when released"),
         Column("acquired_at", TIME, "when it was taken", required=True),
         Column("heartbeat_at", TIME, "last sign of life", required=True),
+        Column("flow_run_id", pl.String(), "Prefect's flow run of the holder; null outside of one"),
     ),
 )
 
@@ -509,7 +512,45 @@ DECISIONS = Table(
         Column("action", pl.String(), "what was decided", required=True, allowed=ACTIONS),
         Column("reason", pl.String(), "why, also why not", required=True),
         Column("episode_id", pl.String(), "the episode it belongs to, null in quiet times"),
+        Column("alert_cause", pl.String(), "what a person must hear of, once an episode; null otherwise"),
         Column("state", pl.String(), "JSON of the signal's state after the decision", required=True),
+        Column("details", pl.String(), "JSON of the figures beside the value, the slices among them; bounded"),
+    ),
+)
+
+ALERTS = Table(
+    name="alerts",
+    row="one alert that a person should hear of, and whether the webhook took it",
+    key=("alert_id",),
+    columns=(
+        Column(
+            "alert_id", pl.String(), "the decision that gave it; the webhook's idempotency key", required=True
+        ),
+        Column("decided_at", TIME, "when it was decided", required=True),
+        Column("cause", pl.String(), "why, in one word, as its event is named", required=True),
+        Column("signal", pl.String(), "what was measured", required=True, allowed=SIGNALS),
+        Column("subject", pl.String(), "GPU, model or table it was measured on", required=True),
+        Column("model_name", pl.String(), "model that it concerns"),
+        Column("reason", pl.String(), "why, in words", required=True),
+        Column("episode_id", pl.String(), "the episode it belongs to"),
+        Column(
+            "outcome",
+            pl.String(),
+            "waiting for the webhook, delivered to it, logged where none is set, or dropped as too old or refused",
+            required=True,
+            allowed=ALERT_OUTCOMES,
+        ),
+        Column("delivered_at", TIME, "when the webhook took it; null until it did"),
+        Column(
+            "refusal_count",
+            pl.Int64(),
+            "times that the webhook refused it",
+            unit="1",
+            required=True,
+            minimum=0,
+        ),
+        Column("not_before", TIME, "the webhook asked to wait until then"),
+        Column("trouble", pl.String(), "what kept it from being delivered, as last seen"),
     ),
 )
 
@@ -525,6 +566,7 @@ TABLES: Mapping[str, Table] = {
         LEASES,
         PREDICTIONS,
         DECISIONS,
+        ALERTS,
     )
 }
 

@@ -12,9 +12,9 @@ from warpgauge.drift.components import (
     distances,
     fit_reference,
     mean_shifts,
-    measure_shift,
+    mean_statistic,
+    measure_mean,
     measure_variance,
-    shift_statistic,
     variance_changes,
 )
 from warpgauge.errors import ModelFileError, WindowError
@@ -76,10 +76,10 @@ def test_a_shift_of_the_mean_is_told_apart_from_variance(embeddings: dict[str, n
     fitted = fit_reference(embeddings["reference"], encoder_id="e")
     f = embeddings["f_mean_shift_only"]
     assert np.abs(mean_shifts(fitted, f)) == pytest.approx([0, 0, 5, 0, 0, 0], abs=1e-3)
-    assert measure_shift(fitted, f, "e").is_tripped
+    assert measure_mean(fitted, f, "e").is_tripped
     assert not measure_variance(fitted, f, "e").is_tripped
     others = [name for name in embeddings if name != "f_mean_shift_only"]
-    assert not any(measure_shift(fitted, embeddings[name], "e").is_tripped for name in others)
+    assert not any(measure_mean(fitted, embeddings[name], "e").is_tripped for name in others)
 
 
 def test_the_sign_of_an_axis_changes_no_verdict(embeddings: dict[str, np.ndarray]):
@@ -88,7 +88,7 @@ def test_the_sign_of_an_axis_changes_no_verdict(embeddings: dict[str, np.ndarray
     flipped = Reference(**{**vars(fitted), "axes": fitted.axes * signs[:, None]})
     for window in embeddings.values():
         assert variance_changes(flipped, window) == pytest.approx(variance_changes(fitted, window), abs=1e-12)
-        assert shift_statistic(flipped, window) == pytest.approx(shift_statistic(fitted, window), abs=1e-9)
+        assert mean_statistic(flipped, window) == pytest.approx(mean_statistic(fitted, window), abs=1e-9)
 
 
 def test_the_axes_are_those_of_scikit_learn(embeddings: dict[str, np.ndarray]):
@@ -108,7 +108,7 @@ def test_unchanged_windows_trip_about_as_often_as_stated():
         for _ in range(80):
             window = draw(random, 50)
             variance = measure_variance(fitted, window, "e")
-            shifts += measure_shift(fitted, window, "e").is_tripped
+            shifts += measure_mean(fitted, window, "e").is_tripped
             variances += variance.is_tripped
             plain += variance.value > 0.40
             windows += 1
@@ -121,7 +121,7 @@ def test_a_fifth_of_the_documents_on_another_topic_is_a_shift(reference: Referen
     random = np.random.default_rng(4)
     window = draw(random, 200)
     window[:40, 2] += 12.0
-    shift = measure_shift(reference, window, "minilm@1")
+    shift = measure_mean(reference, window, "minilm@1")
     assert shift.is_tripped
     assert shift.lower > shift.limit
 
@@ -137,14 +137,14 @@ def test_a_small_window_needs_a_larger_growth_than_a_large_one(reference: Refere
 
 def test_a_text_that_occurs_several_times_counts_once(reference: Reference):
     window = draw(np.random.default_rng(6), 60)
-    once = measure_shift(reference, window, "minilm@1")
-    thrice = measure_shift(reference, np.vstack([window, window, window]), "minilm@1")
+    once = measure_mean(reference, window, "minilm@1")
+    thrice = measure_mean(reference, np.vstack([window, window, window]), "minilm@1")
     assert thrice.value == pytest.approx(once.value)
     assert (thrice.sample_count, thrice.details["row_count"]) == (60, 180)
 
 
 def cause_of(reference: Reference | None, window, encoder_id="minilm@1") -> set[str | None]:
-    return {m(reference, window, encoder_id).cause for m in (measure_shift, measure_variance)}
+    return {m(reference, window, encoder_id).cause for m in (measure_mean, measure_variance)}
 
 
 def test_what_cannot_be_compared_says_why_and_never_no_drift(reference: Reference):
@@ -160,7 +160,7 @@ def test_what_cannot_be_compared_says_why_and_never_no_drift(reference: Referenc
     broken = window.copy()
     broken[17, 2] = np.nan
     assert cause_of(reference, broken) == {"degenerate"}
-    assert "row 17" in measure_shift(reference, broken, "minilm@1").reason
+    assert "row 17" in measure_mean(reference, broken, "minilm@1").reason
 
 
 def test_a_window_without_variance_along_the_axis_is_a_fall_of_100_percent(reference: Reference):
@@ -223,7 +223,7 @@ def test_a_document_of_another_topic_is_the_farthest(reference: Reference):
 def test_files_give_the_same_reference_back(reference: Reference):
     again = Reference.from_files(reference.to_files())
     window = draw(np.random.default_rng(12), 80)
-    assert measure_shift(again, window, "minilm@1") == measure_shift(reference, window, "minilm@1")
+    assert measure_mean(again, window, "minilm@1") == measure_mean(reference, window, "minilm@1")
     assert measure_variance(again, window, "minilm@1") == measure_variance(reference, window, "minilm@1")
     assert again.versions == reference.versions
 

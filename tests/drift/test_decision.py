@@ -9,18 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warpgauge.drift.decision import (
-    RULES,
-    Champion,
-    Context,
-    Decision,
-    Policy,
-    Retraining,
-    SignalState,
-    decide,
-    latest_states,
-)
+from warpgauge.drift.decision import Champion, Context, Decision, Retraining, decide
 from warpgauge.drift.measurement import Measurement
+from warpgauge.drift.policy import RULES, Policy
+from warpgauge.drift.signal_state import SignalState, latest_states
 from warpgauge.errors import SchemaError, SettingsError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.tables import DECISIONS, SIGNALS

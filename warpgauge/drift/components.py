@@ -1,11 +1,13 @@
-"""Did the documents change: variance along fixed axes, and a shift of the mean.
+"""Did the documents change: variance along fixed axes, a shift of the mean, another distribution.
 
 The axes are fitted once, on the embeddings a model was trained on, and travel with the model. Fitted again on
 each window they would follow the drift and hide it ("axis 3" becomes another direction as soon as one grows
 past it), and their signs differ from solver to solver; nothing here depends on a sign.
 
 Limits are calibrated by splitting the reference at random: axes from one half, windows from the other. Axes
-tested on the rows they were fitted to would call every new window a change.
+tested on the rows they were fitted to would call every new window a change. Scores farther from their median than
+six robust standard deviations of the reference count as that far: without it the variance of heavy-tailed data is
+whatever its largest rows are, and no limit from one reference holds for the windows of another.
 
 A text that occurs several times (the same entry in three versions of a header) counts once, in the reference
 and in a window: copies would make both look more certain than they are.
@@ -22,13 +24,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpgauge.drift.kernel_shift import KernelReference, fit_kernel_reference
 from warpgauge.drift.measurement import Measurement
 from warpgauge.drift.reference_files import checked_files, reference_files
 from warpgauge.errors import ModelFileError, WindowError
 from warpgauge.registry.names import DOC_QUALITY
 
 VARIANCE_SIGNAL = "embedding_variance"
+MEAN_SIGNAL = "embedding_mean"
 SHIFT_SIGNAL = "embedding_shift"
+SIGNALS = (VARIANCE_SIGNAL, MEAN_SIGNAL, SHIFT_SIGNAL)
 # Fewer than this and the halves that calibrate the limits hold too few rows to estimate a variance.
 MINIMUM_REFERENCE_ROWS = 40
 MINIMUM_WINDOW_ROWS = 20
@@ -40,24 +45,35 @@ FOLDS = 10
 WINDOW_SIZES = (20, 50, 100, 200, 500, 1000, 2000)
 # Rows that take part in the calibration; more change the limits by less than their own noise.
 CALIBRATION_ROWS = 4000
-# The 40 % rule is the founding document's own; on small windows it trips by chance (17 % of unchanged windows
-# at 10 documents, 2.3 % at 50). It counts only where the change is also beyond what 99 of 100 unchanged windows
-# of that size show; from about 240 documents on the 40 % alone decide.
-VARIANCE_FALSE_ALARM_RATIO = 0.01
+# Scores beyond so many robust standard deviations count as that far; of a normal distribution 2 in a billion are.
+CAP_DEVIATIONS = 6.0
+# A reference that is unlucky is so for all its windows. On re-drawn references of real texts and of heavy tails the
+# gamma distribution's own quantile at 1 in 1,000 was exceeded by 2 to 3 in 1,000; at an eighth by fewer than stated.
+MEAN_SAFETY = 8.0
+# The reference's own variance is taken as given, which is right where it is large; a third of the ratio makes up for
+# it on heavy tails (Student t of 4 degrees: 69 of 20,000 at the ratio itself).
+VARIANCE_SAFETY = 3.0
 INTERVAL_RATIO = 0.95
 TENSORS_FILE = "embedding_reference.safetensors"
 FACTS_FILE = "embedding_reference.json"
-FORMAT = "warpgauge.embedding_reference.1"
+FORMAT = "warpgauge.embedding_reference.2"
 ARRAY_SHAPES = {
     "mean": ("dimension",),
     "axes": ("axis", "dimension"),
     "variances": ("axis",),
+    "capped_variances": ("axis",),
     "held_out_variances": ("axis",),
+    "centre": ("axis",),
+    "caps": ("axis",),
     "window_sizes": ("size",),
     "t2_mean": ("size",),
     "t2_variance": ("size",),
     "log_variance_scale": ("size", "axis"),
 }
+
+KERNEL_ROWS = "kernel_rows"
+KERNEL_FACTS = ("squared_width", "within", "null_variance", "null_third_cumulant")
+RULE_AXIS = 3
 
 Floats = npt.NDArray[np.float64]
 
@@ -71,13 +87,17 @@ class Reference:
         mean: Mean of the reference, shape (dimensions,).
         axes: Orthonormal rows, largest variance first, shape (axes, dimensions).
         variances: Variance of the reference along each axis (ddof 1), shape (axes,).
+        capped_variances: The same of the capped scores: what the tests compare with.
+        centre: Mean of the capped scores, near 0, shape (axes,).
+        caps: Distance from the median beyond which a score counts as that far, shape (axes,).
+        kernel: What the two-sample test keeps.
         held_out_variances: The same on rows that did not choose the axes: what unchanged new rows show. On 700
             texts of 384 dimensions it is 5 to 20 % less, and a test that ignored it would be off by as much.
         row_count: Different embeddings it was fitted on.
-        false_alarm_ratio: Chance that one unchanged window trips the shift test.
+        false_alarm_ratio: Chance that one unchanged window trips each of the tests.
         seed: Of the random halvings.
         window_sizes: Sizes the statistics below were calibrated for, ascending.
-        t2_mean, t2_variance: Of the shift statistic on unchanged windows of each size.
+        t2_mean, t2_variance: Of T2 on unchanged windows of each size.
         log_variance_scale: Standard deviation, over sqrt(1/n + 1/rows), of the log variance ratio on unchanged
             windows, shape (sizes, axes).
         versions: Solver and library versions.
@@ -87,7 +107,11 @@ class Reference:
     mean: Floats
     axes: Floats
     variances: Floats
+    capped_variances: Floats
     held_out_variances: Floats
+    centre: Floats
+    caps: Floats
+    kernel: KernelReference
     row_count: int
     false_alarm_ratio: float
     seed: int
@@ -107,8 +131,8 @@ class Reference:
         """Length of one embedding."""
         return int(self.axes.shape[1])
 
-    def shift_limit(self, window_rows: int, false_alarm_ratio: float | None = None) -> float:
-        """Shift statistic that an unchanged window of that size exceeds with the stated chance.
+    def mean_limit(self, window_rows: int, false_alarm_ratio: float | None = None) -> float:
+        """T2 that an unchanged window of that size exceeds with at most the stated chance.
 
         Under no change the statistic is close to a weighted sum of squares, so a gamma distribution with the
         calibrated mean and variance gives quantiles rarer than the number of calibration draws could.
@@ -116,30 +140,32 @@ class Reference:
         ratio = self.false_alarm_ratio if false_alarm_ratio is None else false_alarm_ratio
         mean = _at_size(self.window_sizes, self.t2_mean, window_rows)
         variance = _at_size(self.window_sizes, self.t2_variance, window_rows)
-        return _gamma_quantile(1 - ratio, mean, variance)
+        return _gamma_quantile(1 - ratio / MEAN_SAFETY, mean, variance)
 
     def variance_change_limit(
-        self, window_rows: int, axis: int, false_alarm_ratio: float = VARIANCE_FALSE_ALARM_RATIO
+        self, window_rows: int, axis: int, false_alarm_ratio: float | None = None
     ) -> float:
         """Relative growth along one axis (from 1) that an unchanged window exceeds with the stated chance.
 
         New rows vary a little less along an axis than the rows that chose it, so a limit about "no change at
         all" errs towards fewer false alarms.
         """
+        ratio = self.false_alarm_ratio if false_alarm_ratio is None else false_alarm_ratio
         return math.expm1(
-            NormalDist().inv_cdf(1 - false_alarm_ratio) * self.log_change_spread(window_rows, axis)
+            NormalDist().inv_cdf(1 - ratio / VARIANCE_SAFETY) * self.log_change_spread(window_rows, axis)
         )
 
     def log_change_spread(self, window_rows: int, axis: int) -> float:
         """Standard deviation of the log variance ratio of an unchanged window along one axis (from 1)."""
         scale = _at_size(self.window_sizes, self.log_variance_scale[:, axis - 1], window_rows)
-        return scale * math.sqrt(1 / window_rows + 1 / self.row_count)
+        return scale * math.sqrt(1 / window_rows)
 
     def to_files(self) -> dict[str, bytes]:
         """File name -> content: safetensors for the arrays, JSON for the rest with the arrays' SHA-256."""
         from safetensors.numpy import save
 
-        tensors = save({name: np.ascontiguousarray(getattr(self, name)) for name in ARRAY_SHAPES})
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAY_SHAPES}
+        tensors = save(arrays | {KERNEL_ROWS: np.ascontiguousarray(self.kernel.rows)})
         facts = {
             "format": FORMAT,
             "encoder_id": self.encoder_id,
@@ -149,6 +175,7 @@ class Reference:
             "false_alarm_ratio": self.false_alarm_ratio,
             "seed": self.seed,
             "versions": dict(self.versions),
+            "kernel": {name: getattr(self.kernel, name) for name in KERNEL_FACTS},
         }
         return reference_files(TENSORS_FILE, tensors, FACTS_FILE, facts)
 
@@ -161,13 +188,16 @@ class Reference:
         """
         tensors, facts = checked_files(files, TENSORS_FILE, FACTS_FILE, FORMAT)
         _check_facts(facts)
-        arrays = _read_arrays(tensors, facts)
+        arrays, kernel_rows = _read_arrays(tensors, facts)
         return cls(
             encoder_id=facts["encoder_id"],
             row_count=facts["row_count"],
             false_alarm_ratio=facts["false_alarm_ratio"],
             seed=facts["seed"],
             versions=facts["versions"],
+            kernel=KernelReference(
+                kernel_rows, **{name: float(facts["kernel"][name]) for name in KERNEL_FACTS}
+            ),
             **arrays,
         )
 
@@ -187,7 +217,7 @@ def fit_reference(
         encoder_id: Identity of what made them; windows of another encoder are not compared.
         axes: Most axes to keep; fewer where the data have fewer directions or a quarter as many rows.
         seed: Same seed, same limits.
-        false_alarm_ratio: Chance that one unchanged window trips the shift test (0.001: one in 1,000 windows).
+        false_alarm_ratio: Chance that one unchanged window trips each of the tests (0.001: one in 1,000 windows).
 
     Raises:
         WindowError: If there are too few different rows, or numbers that are not finite, or no variance.
@@ -208,13 +238,25 @@ def fit_reference(
         )
     mean, directions, variances = _principal_axes(rows, min(axes, len(rows) // 4))
     count = len(directions)
+    scores = _scores(mean, directions, rows)
+    caps = _caps(scores)
+    capped = _capped(scores, caps)
+    capped_variances = capped.var(axis=0, ddof=1)
     sizes, t2_mean, t2_variance, scale = _calibrate(rows, count, seed)
+    # Halvings see half of the rows and their own luck; the kurtosis of all of them gives the same number for large
+    # windows (the variance of a log variance is (kurtosis - 1) / n). The mean of both is steadier than either.
+    moments = [((capped - capped.mean(axis=0)) ** power).mean(axis=0) for power in (2, 4)]
+    scale = (scale + np.sqrt(np.maximum(moments[1] / moments[0] ** 2 - 1, 0.0))) / 2
     return Reference(
         encoder_id=encoder_id,
         mean=mean,
         axes=directions,
         variances=variances,
-        held_out_variances=variances * _held_out_ratios(rows, count, seed),
+        capped_variances=capped_variances,
+        held_out_variances=capped_variances * _held_out_ratios(rows, count, seed),
+        centre=capped.mean(axis=0),
+        caps=caps,
+        kernel=fit_kernel_reference(rows, seed),
         row_count=len(rows),
         false_alarm_ratio=float(false_alarm_ratio),
         seed=int(seed),
@@ -271,10 +313,10 @@ def mean_shifts(reference: Reference, window: npt.ArrayLike) -> Floats:
         WindowError: As `variance_changes`.
     """
     scores = _scores(reference.mean, reference.axes, _comparable(window, reference.dimension_count))
-    return np.asarray(scores.mean(axis=0))
+    return np.asarray(_capped(scores, reference.caps).mean(axis=0) - reference.centre)
 
 
-def shift_statistic(reference: Reference, window: npt.ArrayLike) -> float:
+def mean_statistic(reference: Reference, window: npt.ArrayLike) -> float:
     """Hotelling's T2 of the window's mean on the fixed axes: about the number of axes where nothing changed.
 
     Raises:
@@ -306,48 +348,88 @@ def distances(reference: Reference, window: npt.ArrayLike) -> Floats:
     return np.asarray(np.sqrt((scores**2 / reference.held_out_variances).sum(axis=1)), dtype=np.float64)
 
 
-def measure_variance(
+def measure_embeddings(
     reference: Reference | None,
     window: npt.ArrayLike,
     encoder_id: str,
     *,
-    axis: int = 3,
-    limit: float = 0.40,
+    variance_limit: float = 0.40,
     minimum: int = 50,
     subject: str = DOC_QUALITY,
-    false_alarm_ratio: float = VARIANCE_FALSE_ALARM_RATIO,
-) -> Measurement:
-    """Growth of variance along one axis of the reference.
-
-    Tripped where the growth is above both the rule's limit and what an unchanged window of that size shows
-    with a chance of `false_alarm_ratio`; the measurement's limit is the larger of the two, details name both
-    and the change along every axis.
+    false_alarm_ratio: float | None = None,
+) -> list[Measurement]:
+    """All three signals of one window: variance along axis 3, mean, distribution.
 
     Args:
         reference: Of the champion, None where there is no champion.
         window: Embeddings under test, shape (documents, dimensions); may have no row.
         encoder_id: What made them.
-        axis: Counted from 1.
-        limit: Growth that the rule allows, 0.40 for 40 %.
+        variance_limit: Growth of variance that the rule allows, 0.40 for 40 %.
         minimum: Fewest different documents.
-        subject: What the measurement is of.
+        subject: What the measurements are of.
+        false_alarm_ratio: Chance that one unchanged window trips one of the signals; the reference's own by default.
 
     Raises:
-        WindowError: If the axis does not exist or the limits make no sense.
+        WindowError: If a limit makes no sense.
     """
-    if not (math.isfinite(limit) and limit > 0 and 0 < false_alarm_ratio < 1):
-        raise WindowError(
-            f"limit is {limit}, false_alarm_ratio {false_alarm_ratio}; both are positive ratios"
-        )
-    checked = _window_or_reason(VARIANCE_SIGNAL, subject, reference, window, encoder_id, minimum)
+    shared: dict[str, Any] = {"minimum": minimum, "subject": subject, "false_alarm_ratio": false_alarm_ratio}
+    if reference is not None and np.ndim(window) == 2 and np.isfinite(window).all():
+        # Found once for all three.
+        shared["distinct"] = _distinct(np.asarray(window, dtype=np.float64))
+    return [
+        measure_variance(reference, window, encoder_id, limit=variance_limit, **shared),
+        measure_mean(reference, window, encoder_id, **shared),
+        measure_shift(reference, window, encoder_id, **shared),
+    ]
+
+
+def measure_variance(
+    reference: Reference | None,
+    window: npt.ArrayLike,
+    encoder_id: str,
+    *,
+    axis: int | None = None,
+    limit: float = 0.40,
+    minimum: int = 50,
+    subject: str = DOC_QUALITY,
+    false_alarm_ratio: float | None = None,
+    distinct: Floats | None = None,
+) -> Measurement:
+    """Growth of variance along one axis of the reference, axis 3 unless another is named.
+
+    Tripped where the growth is above both the rule's limit and what an unchanged window of that size exceeds with
+    a chance of `false_alarm_ratio`; the measurement's limit is the larger of the two, details name both and the
+    change along every axis. On small windows the founding document's 40 % alone trip by chance: 17 % of unchanged
+    windows at 10 documents, 2.3 % at 50.
+
+    Raises:
+        WindowError: If the named axis does not exist or the limits make no sense.
+    """
+    if not (math.isfinite(limit) and limit > 0):
+        raise WindowError(f"limit is {limit}; it is a positive ratio")
+    checked = _window_or_reason(
+        VARIANCE_SIGNAL, subject, reference, window, encoder_id, minimum, false_alarm_ratio, distinct
+    )
     if isinstance(checked, Measurement):
         return checked
-    rows, details = checked
-    assert reference is not None  # for the type checker: no reference has been answered above
+    reference, rows, ratio, details = checked
+    if axis is None:
+        axis = RULE_AXIS
+        if reference.axis_count < axis:
+            return Measurement.cannot_say(
+                VARIANCE_SIGNAL,
+                subject,
+                "degenerate",
+                f"the reference varies along {reference.axis_count} axes only; axis {axis} does not exist",
+                sample_count=len(rows),
+                details=details,
+            )
     _refuse_axis(axis, reference.axis_count)
-    changes = variance_changes(reference, rows)
-    change = float(changes[axis - 1])
-    calibrated = reference.variance_change_limit(len(rows), axis, false_alarm_ratio)
+    scores = _scores(reference.mean, reference.axes, rows)
+    changes = scores.var(axis=0, ddof=1) / reference.variances - 1
+    capped = _capped(scores, reference.caps).var(axis=0, ddof=1)
+    change = float(capped[axis - 1] / reference.capped_variances[axis - 1] - 1)
+    calibrated = reference.variance_change_limit(len(rows), axis, ratio)
     half_width = NormalDist().inv_cdf((1 + INTERVAL_RATIO) / 2) * reference.log_change_spread(len(rows), axis)
     return Measurement.measured(
         VARIANCE_SIGNAL,
@@ -358,14 +440,64 @@ def measure_variance(
         limit=max(limit, calibrated),
         sample_count=len(rows),
         reason=f"variance along axis {axis} changed by {change:+.1%} on {len(rows)} different documents; "
-        f"the rule allows {limit:+.0%}, chance {calibrated:+.1%}",
+        f"the rule allows {limit:+.0%}, one unchanged window in {1 / ratio:,.0f} exceeds {calibrated:+.1%}",
         details={
             **details,
             "axis": axis,
             "rule_limit_ratio": limit,
             "calibrated_limit_ratio": calibrated,
-            "false_alarm_ratio": false_alarm_ratio,
             "variance_changes": [round(float(value), 6) for value in changes],
+        },
+    )
+
+
+def measure_mean(
+    reference: Reference | None,
+    window: npt.ArrayLike,
+    encoder_id: str,
+    *,
+    minimum: int = 50,
+    subject: str = DOC_QUALITY,
+    false_alarm_ratio: float | None = None,
+    distinct: Floats | None = None,
+) -> Measurement:
+    """Hotelling's T2 of the window's mean on the fixed axes: the cheap form of a shift test.
+
+    Raises:
+        WindowError: If false_alarm_ratio is not between 0 and 1.
+    """
+    checked = _window_or_reason(
+        MEAN_SIGNAL, subject, reference, window, encoder_id, minimum, false_alarm_ratio, distinct
+    )
+    if isinstance(checked, Measurement):
+        return checked
+    reference, rows, ratio, details = checked
+    capped = _capped(_scores(reference.mean, reference.axes, rows), reference.caps)
+    shifts = capped.mean(axis=0) - reference.centre
+    value = _t2(shifts, reference.held_out_variances, len(rows), reference.row_count)
+    limit = reference.mean_limit(len(rows), ratio)
+    # A sum of squares of p shifted normals with sum `value` has variance 2 (p + 2 x excess).
+    excess = max(0.0, value - reference.axis_count)
+    half_width = NormalDist().inv_cdf((1 + INTERVAL_RATIO) / 2) * math.sqrt(
+        2 * (reference.axis_count + 2 * excess)
+    )
+    return Measurement.measured(
+        MEAN_SIGNAL,
+        subject,
+        value,
+        lower=max(0.0, value - half_width),
+        upper=value + half_width,
+        limit=limit,
+        sample_count=len(rows),
+        reason=f"T2 {value:.1f} on {reference.axis_count} axes and {len(rows)} different documents; "
+        f"one unchanged window in {1 / ratio:,.0f} exceeds {limit:.1f}",
+        details={
+            **details,
+            "axis_count": reference.axis_count,
+            "mean_shifts": [round(float(shift), 6) for shift in shifts],
+            "mean_shifts_in_deviations": [
+                round(float(shift), 6) for shift in np.abs(shifts) / np.sqrt(reference.variances)
+            ],
         },
     )
 
@@ -378,55 +510,34 @@ def measure_shift(
     minimum: int = 50,
     subject: str = DOC_QUALITY,
     false_alarm_ratio: float | None = None,
+    distinct: Floats | None = None,
 ) -> Measurement:
-    """Hotelling's T2 of the window's mean on the fixed axes, against its calibrated limit.
-
-    Args:
-        reference: Of the champion, None where there is no champion.
-        window: Embeddings under test, shape (documents, dimensions); may have no row.
-        encoder_id: What made them.
-        minimum: Fewest different documents.
-        subject: What the measurement is of.
-        false_alarm_ratio: Chance that one unchanged window trips; the reference's own by default.
+    """Squared maximum mean discrepancy of the window and the reference's rows, against its calibrated limit.
 
     Raises:
         WindowError: If false_alarm_ratio is not between 0 and 1.
     """
-    if false_alarm_ratio is not None and not 0 < false_alarm_ratio < 1:
-        raise WindowError(f"false_alarm_ratio is {false_alarm_ratio}; it lies between 0 and 1")
-    checked = _window_or_reason(SHIFT_SIGNAL, subject, reference, window, encoder_id, minimum)
+    checked = _window_or_reason(
+        SHIFT_SIGNAL, subject, reference, window, encoder_id, minimum, false_alarm_ratio, distinct
+    )
     if isinstance(checked, Measurement):
         return checked
-    rows, details = checked
-    assert reference is not None  # for the type checker: no reference has been answered above
-    shifts = mean_shifts(reference, rows)
-    value = _t2(shifts, reference.held_out_variances, len(rows), reference.row_count)
-    ratio = reference.false_alarm_ratio if false_alarm_ratio is None else false_alarm_ratio
-    limit = reference.shift_limit(len(rows), ratio)
-    # A sum of squares of p shifted normals with sum `value` has variance 2 (p + 2 x excess).
-    excess = max(0.0, value - reference.axis_count)
-    half_width = NormalDist().inv_cdf((1 + INTERVAL_RATIO) / 2) * math.sqrt(
-        2 * (reference.axis_count + 2 * excess)
-    )
+    reference, rows, ratio, details = checked
+    kernel = reference.kernel
+    value, error = kernel.discrepancy(rows)
+    limit = kernel.limit(len(rows), ratio)
+    half_width = NormalDist().inv_cdf((1 + INTERVAL_RATIO) / 2) * error
     return Measurement.measured(
         SHIFT_SIGNAL,
         subject,
         value,
-        lower=max(0.0, value - half_width),
+        lower=value - half_width,
         upper=value + half_width,
         limit=limit,
         sample_count=len(rows),
-        reason=f"T2 {value:.1f} on {reference.axis_count} axes and {len(rows)} different documents; "
-        f"one unchanged window in {1 / ratio:,.0f} exceeds {limit:.1f}",
-        details={
-            **details,
-            "false_alarm_ratio": ratio,
-            "axis_count": reference.axis_count,
-            "mean_shifts": [round(float(shift), 6) for shift in shifts],
-            "mean_shifts_in_deviations": [
-                round(float(shift), 6) for shift in np.abs(shifts) / np.sqrt(reference.variances)
-            ],
-        },
+        reason=f"squared MMD {value:.5f} on {len(rows)} different documents; "
+        f"one unchanged window in {1 / ratio:,.0f} exceeds {limit:.5f}",
+        details={**details, "kernel_row_count": len(kernel.rows), "value_over_limit": value / limit},
     )
 
 
@@ -437,8 +548,12 @@ def _window_or_reason(  # noqa: PLR0911 - one return for each named cause
     window: npt.ArrayLike,
     encoder_id: str,
     minimum: int,
-) -> tuple[Floats, dict[str, Any]] | Measurement:
-    """The window's different rows and facts about them, or why nothing can be said."""
+    false_alarm_ratio: float | None,
+    distinct: Floats | None,
+) -> tuple[Reference, Floats, float, dict[str, Any]] | Measurement:
+    """Reference, the window's different rows, the false-alarm ratio and facts; or why nothing can be said."""
+    if false_alarm_ratio is not None and not 0 < false_alarm_ratio < 1:
+        raise WindowError(f"false_alarm_ratio is {false_alarm_ratio}; it lies between 0 and 1")
     if reference is None:
         return Measurement.cannot_say(
             signal,
@@ -476,9 +591,11 @@ def _window_or_reason(  # noqa: PLR0911 - one return for each named cause
             "embed these documents again",
             sample_count=len(rows),
         )
-    distinct = _distinct(rows)
+    distinct = _distinct(rows) if distinct is None else distinct
     needed = max(minimum, MINIMUM_WINDOW_ROWS)
+    ratio = reference.false_alarm_ratio if false_alarm_ratio is None else false_alarm_ratio
     details: dict[str, Any] = {
+        "false_alarm_ratio": ratio,
         "row_count": len(rows),
         "distinct_count": len(distinct),
         "reference_row_count": reference.row_count,
@@ -503,7 +620,7 @@ def _window_or_reason(  # noqa: PLR0911 - one return for each named cause
             sample_count=len(distinct),
             details=details,
         )
-    return distinct, details
+    return reference, distinct, ratio, details
 
 
 def _matrix(values: npt.ArrayLike, name: str) -> Floats:
@@ -532,7 +649,9 @@ def _comparable(window: npt.ArrayLike, dimension_count: int) -> Floats:
 
 def _distinct(rows: Floats) -> Floats:
     """Each different row once, in an order that does not depend on the order given."""
-    return np.unique(rows + 0.0, axis=0) if len(rows) else rows  # + 0.0 makes -0.0 and 0.0 one
+    rows = np.ascontiguousarray(rows + 0.0)  # + 0.0 makes -0.0 and 0.0 one
+    different = {row.tobytes(): number for number, row in enumerate(rows)}
+    return rows[[different[content] for content in sorted(different)]]
 
 
 def _refuse_axis(axis: int, axis_count: int) -> None:
@@ -564,6 +683,20 @@ def _scores(mean: Floats, axes: Floats, rows: Floats) -> Floats:
     return np.asarray((rows - mean) @ axes.T)
 
 
+def _caps(scores: Floats) -> Floats:
+    """Six robust standard deviations of each column: half of what the middle 68 % span is one."""
+    low, high = np.quantile(scores, (NormalDist().cdf(-1), NormalDist().cdf(1)), axis=0)
+    caps = CAP_DEVIATIONS * (high - low) / 2
+    # Where more than two thirds of the rows are alike along an axis, nothing is capped.
+    return np.where(caps > 0, caps, np.abs(scores - np.median(scores, axis=0)).max(axis=0))
+
+
+def _capped(scores: Floats, caps: Floats) -> Floats:
+    """Scores with those far from the window's own median drawn in; a shift of all of them stays whole."""
+    median = np.median(scores, axis=-2, keepdims=True)
+    return np.asarray(median + np.clip(scores - median, -caps, caps))
+
+
 def _t2(shifts: Floats, variances: Floats, window_rows: int, reference_rows: int) -> float:
     return float(np.sum(shifts**2 / variances) / (1 / window_rows + 1 / reference_rows))
 
@@ -577,15 +710,17 @@ def _held_out_ratios(rows: Floats, axis_count: int, seed: int) -> Floats:
     fold = random.permutation(len(rows)) % FOLDS
     held, fitted = np.zeros(axis_count), np.zeros(axis_count)
     for number in range(FOLDS):
-        mean, axes, variances = _principal_axes(rows[fold != number], axis_count)
+        mean, axes, _ = _principal_axes(rows[fold != number], axis_count)
         if len(axes) < axis_count:
             raise WindowError(
                 f"nine tenths of the reference have {len(axes)} directions with variance, {axis_count} were asked; "
                 "ask fewer axes or train on more documents"
             )
         inside = fold == number
-        held += (_scores(mean, axes, rows[inside]) ** 2).sum(axis=0)
-        fitted += variances * inside.sum()
+        scores = _scores(mean, axes, rows[~inside])
+        caps = _caps(scores)
+        held += (_capped(_scores(mean, axes, rows[inside]), caps) ** 2).sum(axis=0)
+        fitted += _capped(scores, caps).var(axis=0, ddof=1) * inside.sum()
     return np.clip(held / fitted, 0.05, 1.0)
 
 
@@ -607,20 +742,24 @@ def _calibrate(rows: Floats, axis_count: int, seed: int) -> tuple[Floats, Floats
         order = random.permutation(len(rows))
         # Both ways round: what one half has too little of, the other has too much of.
         for fitted, tested in ((order[:half], order[half:]), (order[half:], order[:half])):
-            mean, axes, variances = _principal_axes(rows[fitted], axis_count)
+            mean, axes, _ = _principal_axes(rows[fitted], axis_count)
             if len(axes) < axis_count:
                 raise WindowError(
                     f"half of the reference has {len(axes)} directions with variance, {axis_count} were asked; "
                     "ask fewer axes or train on more documents"
                 )
+            own = _scores(mean, axes, rows[fitted])
+            caps = _caps(own)
+            own = _capped(own, caps)
+            variances, centre = own.var(axis=0, ddof=1), own.mean(axis=0)
             scores = _scores(mean, axes, rows[tested])
-            held_out.append(scores.var(axis=0, ddof=1) / variances)
+            held_out.append(_capped(scores, caps).var(axis=0, ddof=1) / variances)
             for size in sizes:
                 drawn = min(size, len(scores))
                 picks = np.argpartition(random.random((WINDOWS_PER_HALF, len(scores))), drawn - 1, axis=1)
-                windows = scores[picks[:, :drawn]]
+                windows = _capped(scores[picks[:, :drawn]], caps)
                 scale = 1 / drawn + 1 / len(fitted)
-                squares[size].append(windows.mean(axis=1) ** 2 / variances / scale)
+                squares[size].append((windows.mean(axis=1) - centre) ** 2 / variances / scale)
                 # A window without variance along an axis has no log; the floor keeps it as "far less".
                 ratios = np.maximum(windows.var(axis=1, ddof=1) / variances, 1e-12)
                 log_ratios[size].append(np.log(ratios) / math.sqrt(scale))
@@ -630,8 +769,8 @@ def _calibrate(rows: Floats, axis_count: int, seed: int) -> tuple[Floats, Floats
     return (
         np.asarray(sizes, dtype=np.float64),
         # Never below the chi-square of as many axes: halvings of one reference share its luck.
-        np.asarray([max(float(values.mean()), axis_count) for values in t2]),
-        np.asarray([max(float(values.var()), 2 * axis_count) for values in t2]),
+        np.asarray([max(float(values.mean()), float(axis_count)) for values in t2]),
+        np.asarray([max(float(values.var()), 2.0 * axis_count) for values in t2]),
         np.asarray([np.concatenate(log_ratios[size]).std(axis=0) for size in sizes]),
     )
 
@@ -666,9 +805,17 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
             f"{FACTS_FILE}: false_alarm_ratio {facts['false_alarm_ratio']} or row_count {facts['row_count']} "
             "is outside its range"
         )
+    kernel = facts.get("kernel")
+    numbers = [kernel.get(name) for name in KERNEL_FACTS] if isinstance(kernel, dict) else [None]
+    if not all(isinstance(number, float) and math.isfinite(number) and number >= 0 for number in numbers):
+        raise ModelFileError(
+            f"{FACTS_FILE}: kernel is {kernel!r}, needs the numbers {', '.join(KERNEL_FACTS)}"
+        )
 
 
-def _read_arrays(content: bytes, facts: Mapping[str, Any]) -> dict[str, Floats]:
+def _read_arrays(
+    content: bytes, facts: Mapping[str, Any]
+) -> tuple[dict[str, Floats], npt.NDArray[np.float32]]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -676,7 +823,7 @@ def _read_arrays(content: bytes, facts: Mapping[str, Any]) -> dict[str, Floats]:
         arrays = load(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise ModelFileError(f"{TENSORS_FILE}: not readable as safetensors: {error}") from error
-    missing = [name for name in ARRAY_SHAPES if name not in arrays]
+    missing = [name for name in (*ARRAY_SHAPES, KERNEL_ROWS) if name not in arrays]
     if missing:
         raise ModelFileError(f"{TENSORS_FILE}: array {', '.join(missing)} is missing")
     extents = {
@@ -690,7 +837,27 @@ def _read_arrays(content: bytes, facts: Mapping[str, Any]) -> dict[str, Floats]:
             raise ModelFileError(
                 f"{TENSORS_FILE}: {name} is {array.dtype} of shape {array.shape}, needs finite float64 of {wanted}"
             )
-    for name in ("variances", "held_out_variances", "window_sizes", "t2_mean", "t2_variance"):
+    for name in (
+        "variances",
+        "capped_variances",
+        "held_out_variances",
+        "caps",
+        "window_sizes",
+        "t2_mean",
+        "t2_variance",
+    ):
         if arrays[name].size == 0 or (arrays[name] <= 0).any():
             raise ModelFileError(f"{TENSORS_FILE}: {name} must be positive")
-    return {name: arrays[name] for name in ARRAY_SHAPES}
+    kept = arrays[KERNEL_ROWS]
+    if (
+        kept.dtype != np.float32
+        or kept.ndim != 2
+        or len(kept) < 2
+        or kept.shape[1] != facts["dimension_count"]
+        or not np.isfinite(kept).all()
+    ):
+        raise ModelFileError(
+            f"{TENSORS_FILE}: {KERNEL_ROWS} is {kept.dtype} of shape {kept.shape}, needs finite float32 of at least 2 "
+            f"rows and {facts['dimension_count']} columns"
+        )
+    return {name: arrays[name] for name in ARRAY_SHAPES}, kept

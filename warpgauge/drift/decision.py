@@ -7,100 +7,44 @@ that never re-arms hides the second episode. What cannot be said neither opens, 
 clocks of the episode stand still.
 
 A retraining is an attempt with an id. Its outcome comes back through the context; a promoted, held or refused
-challenger answers the episode, a failed attempt is tried again up to a limit and then goes to a person.
+challenger answers the episode, a failed attempt is tried again, after the cool-down and up to a limit, and then goes
+to a person. A person's answer (labels of queued documents that came back, another champion) arms the signal again.
+
+Time is told by stamps, and stamps may be wrong: a measurement of an earlier time than the last decided one changes
+nothing, one from the future says nothing, and a gap between two readings counts as at most `gap_minutes` of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-import polars as pl
-
 from warpgauge.drift.measurement import Measurement
-from warpgauge.errors import SchemaError, SettingsError
-from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
+from warpgauge.drift.policy import RULES, Policy, model_of
+from warpgauge.drift.signal_state import OUTCOMES, Outcome, SignalState
+from warpgauge.errors import SettingsError
+from warpgauge.registry.names import LAUNCH_LATENCY
 
 Action = Literal["none", "wait", "retrain", "review", "alert"]
-Phase = Literal["quiet", "pending", "firing", "acting", "acknowledged", "human"]
-Outcome = Literal["running", "promoted", "held", "refused", "failed"]
-PHASES: tuple[str, ...] = ("quiet", "pending", "firing", "acting", "acknowledged", "human")
-OUTCOMES: tuple[str, ...] = ("running", "promoted", "held", "refused", "failed")
+# What a person is told, and how the event is named: `warpgauge.alert.<cause>`.
+ALERT_CAUSES = (
+    "retraining_failed",
+    "not_cured",
+    "review_due",
+    "budget_spent",
+    "data_quality",
+    "monitor_blind",
+)
+# Why a signal cannot say although it should: something is broken, and waiting for more rows does not mend it.
+BLIND_CAUSES = ("degenerate", "encoder changed", "low coverage", "stale", "unavailable")
 DAY = timedelta(hours=24)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a tripped signal asks for.
-
-    Attributes:
-        model_name: The model it concerns; None for signals of data, and for residuals, whose subject is the model.
-        first: What is done once an episode.
-        also_review: Documents go to the human queue beside the retraining.
-        is_relative: Measured against the champion's own reference, which a promotion renews.
-        priority: Smaller comes first where several signals ask for the same model at once.
-    """
-
-    model_name: str | None
-    first: Literal["retrain", "review", "alert"]
-    also_review: bool = False
-    is_relative: bool = False
-    priority: int = 9
-
-
-RULES: Mapping[str, Rule] = {
-    "residuals": Rule(None, "retrain", is_relative=True, priority=1),
-    "utilization_p95": Rule(LAUNCH_LATENCY, "retrain", priority=2),
-    "embedding_shift": Rule(DOC_QUALITY, "retrain", also_review=True, is_relative=True, priority=1),
-    "embedding_variance": Rule(DOC_QUALITY, "retrain", also_review=True, is_relative=True, priority=2),
-    "label_shift": Rule(DOC_QUALITY, "review"),
-    "data_quality": Rule(None, "alert"),
-}
-
-
-def model_of(signal: str, subject: str) -> str | None:
-    """The model that a signal concerns; None for signals of data."""
-    return subject if signal == "residuals" else RULES[signal].model_name
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How patient the monitor is; there is no reminder: an open episode is not acted on twice.
-
-    Attributes:
-        for_minutes: How long a signal stays tripped before its episode opens.
-        rearm_minutes: How long it stays quiet before its episode closes.
-        cooldown_minutes: Least time between two retrainings of one model.
-        daily_budget: Most retrainings of one model in any 24 hours.
-        failure_limit: Failed attempts of one episode before a person is asked.
-        lease_minutes: An attempt that nobody has seen for this long after its decision never started.
-
-    Raises:
-        SettingsError: If a duration is negative or not finite, or a count out of range.
-    """
-
-    for_minutes: float = 0.0
-    rearm_minutes: float = 30.0
-    cooldown_minutes: float = 60.0
-    daily_budget: int = 4
-    failure_limit: int = 3
-    lease_minutes: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name in ("for_minutes", "rearm_minutes", "cooldown_minutes", "lease_minutes"):
-            minutes = getattr(self, name)
-            if not (math.isfinite(minutes) and minutes >= 0):
-                raise SettingsError(f"monitor policy: {name} is {minutes}; needs 0 or more")
-        if self.daily_budget < 0 or self.failure_limit < 1:
-            raise SettingsError(
-                f"monitor policy: daily_budget is {self.daily_budget} (at least 0), "
-                f"failure_limit {self.failure_limit} (at least 1)"
-            )
+# Clocks of two monitors may differ by hours, and the slower one must not decide again what the other decided. A stamp
+# further ahead than this is a wrong clock's, and must not bar everybody until then.
+CLOCKS_DIFFER = DAY
 
 
 @dataclass(frozen=True)
@@ -143,84 +87,17 @@ class Champion:
 
 @dataclass(frozen=True)
 class Context:
-    """What the decision needs to know of the world: the champions by model name, and all known retrainings."""
+    """What the decision needs to know of the world.
+
+    Attributes:
+        champions: The promoted versions by model name.
+        retrainings: All that are known, running or over.
+        answered_reviews: Model name -> time of the newest label that a person gave to a queued document.
+    """
 
     champions: Mapping[str, Champion] = field(default_factory=dict)
     retrainings: tuple[Retraining, ...] = ()
-
-
-@dataclass(frozen=True)
-class SignalState:
-    """Where one signal on one subject stands; JSON-ready, kept in the `state` column of `decisions`.
-
-    Attributes:
-        phase: `quiet`; `pending` (tripped, not yet for long enough); `firing` (the episode is open, its action is
-            due or blocked); `acting` (an attempt was started); `acknowledged` (answered, the episode is open);
-            `human` (a person was asked).
-        episode_id, opened_at: Of the open episode.
-        tripped_minutes: Measured time above the limit, in the phase or since the last promotion.
-        quiet_minutes: Measured time below the limit since the signal was last tripped: the re-arm clock.
-        last_reading: What the last decision saw.
-        decided_at: When it was; a decision for the same or an earlier time changes nothing.
-        attempt_id, attempted_at, outcome: The last attempt of the episode.
-        failure_count: Failed attempts of the episode.
-        is_reviewed: The human queue was filled for the episode.
-        starts: attempt id -> time of the attempts that this signal started, as far back as cool-down and budget look.
-    """
-
-    phase: Phase = "quiet"
-    episode_id: str | None = None
-    opened_at: datetime | None = None
-    tripped_minutes: float = 0.0
-    quiet_minutes: float = 0.0
-    last_reading: Literal["tripped", "quiet", "cannot_say"] | None = None
-    decided_at: datetime | None = None
-    attempt_id: str | None = None
-    attempted_at: datetime | None = None
-    outcome: Outcome | None = None
-    failure_count: int = 0
-    is_reviewed: bool = False
-    starts: Mapping[str, datetime] = field(default_factory=dict)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether an episode is open."""
-        return self.phase not in ("quiet", "pending")
-
-    def to_json(self) -> str:
-        """One line of JSON, keys sorted."""
-        document = {
-            name: value.isoformat() if isinstance(value, datetime) else value
-            for name, value in vars(self).items()
-        }
-        document["starts"] = {name: start.isoformat() for name, start in sorted(self.starts.items())}
-        return json.dumps(document, sort_keys=True, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> SignalState:
-        """The state that `to_json` wrote.
-
-        Raises:
-            SchemaError: If the text is not such a state.
-        """
-        try:
-            document = json.loads(text)
-            for name in ("opened_at", "decided_at", "attempted_at"):
-                document[name] = None if document[name] is None else _zoned(document[name])
-            document["starts"] = {name: _zoned(start) for name, start in document["starts"].items()}
-            state = cls(**document)
-            wrong = (
-                state.phase not in PHASES
-                or state.outcome not in (None, *OUTCOMES)
-                or state.last_reading not in (None, "tripped", "quiet", "cannot_say")
-                or not all(math.isfinite(m) and m >= 0 for m in (state.tripped_minutes, state.quiet_minutes))
-                or state.is_open != (state.episode_id is not None)
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SchemaError(f"decisions.state: not a signal's state ({error}): {text[:200]}") from error
-        if wrong:
-            raise SchemaError(f"decisions.state: not a signal's state: {text[:200]}")
-        return state
+    answered_reviews: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -236,6 +113,7 @@ class Decision:
         episode_id: The open or just closed episode.
         attempt_id: Of the retraining to start, or of the one that covers this signal.
         also_review: Fill the human queue as well as retraining.
+        alert_cause: What a person must hear of, one of `ALERT_CAUSES`; None where there is nothing new to tell.
     """
 
     measurement: Measurement
@@ -247,6 +125,7 @@ class Decision:
     episode_id: str | None = None
     attempt_id: str | None = None
     also_review: bool = False
+    alert_cause: str | None = None
 
     @property
     def signal(self) -> str:
@@ -279,28 +158,13 @@ class Decision:
             "action": self.action,
             "reason": self.reason,
             "episode_id": self.episode_id,
+            "alert_cause": self.alert_cause,
             "state": self.state.to_json(),
+            "details": measurement.details_json(),
         }
 
 
 States = Mapping[tuple[str, str], SignalState]
-
-
-def latest_states(decisions: pl.DataFrame) -> dict[tuple[str, str], SignalState]:
-    """The last state of each (signal, subject) in rows of `tables.DECISIONS`.
-
-    Raises:
-        SchemaError: If a column is absent or a state cannot be read.
-    """
-    needed = ("signal", "subject", "decided_at", "state")
-    missing = [name for name in needed if name not in decisions.columns]
-    if missing:
-        raise SchemaError(f"decisions: column {', '.join(missing)} is absent")
-    latest = decisions.sort("decided_at", maintain_order=True).unique(["signal", "subject"], keep="last")
-    return {
-        (signal, subject): SignalState.from_json(state)
-        for signal, subject, state in latest.select("signal", "subject", "state").iter_rows()
-    }
 
 
 def decide(
@@ -316,8 +180,8 @@ def decide(
         measurements: Of one run of the monitor.
         states: The last state of each (signal, subject); absent means quiet.
         policy: Times, budget and limits.
-        now: Time of the measurements, with time zone. A state that was decided at this time or later is kept:
-            a late or repeated run changes nothing.
+        now: With time zone; the time of every measurement that names none of its own. A state that was decided at
+            a measurement's time or later is kept: a late or repeated run changes nothing.
         context: Champions and retrainings.
 
     Returns:
@@ -328,7 +192,11 @@ def decide(
     """
     if now.tzinfo is None:
         raise SettingsError(f"now is {now.isoformat()} without a time zone; give it one, for example UTC")
-    current = {key: _with_outcome(state, policy, now, context) for key, state in states.items()}
+    states = {key: _in_time(state, now) for key, state in states.items()}
+    current = {
+        key: _answered(key, _with_outcome(state, policy, now, context), context)
+        for key, state in states.items()
+    }
     round_ = _Round(policy, now, context, current, measurements)
     order = sorted(range(len(measurements)), key=lambda i: (RULES[measurements[i].signal].priority, i))
     decisions: dict[int, Decision] = {}
@@ -336,16 +204,27 @@ def decide(
         measurement = measurements[index]
         key = (measurement.signal, measurement.subject)
         kept = round_.original_or_new(states, key)
-        if kept.decided_at is not None and kept.decided_at >= now:
+        at = measurement.measured_at or now
+        if at > now + timedelta(minutes=policy.future_minutes):
+            decisions[index] = round_.answer(
+                measurement,
+                kept,
+                "wait",
+                f"cannot say, measured in the future: stamped {at.isoformat()}, and it is {now.isoformat()}; "
+                "set the clocks",
+            )
+            continue
+        if kept.decided_at is not None and kept.decided_at >= at:
             decisions[index] = round_.answer(
                 measurement,
                 kept,
                 "none",
-                f"nothing new: already decided for {kept.decided_at.isoformat()}, this run is of {now.isoformat()}",
+                f"nothing new: already decided for {kept.decided_at.isoformat()}, this is of {at.isoformat()}",
             )
             continue
-        decisions[index] = _decide_one(measurement, current.get(key, SignalState()), round_)
+        decisions[index] = _decide_one(measurement, current.get(key, SignalState()), at, round_)
         current[key] = decisions[index].state
+        round_.decided.add(key)
     return [decisions[index] for index in range(len(measurements))]
 
 
@@ -362,18 +241,20 @@ class _Round:
     ) -> None:
         self.policy = policy
         self.now = now
+        self.latest = now + CLOCKS_DIFFER
         self.context = context
         self.current = current
         self.tripped = {(m.signal, m.subject) for m in measurements if m.is_tripped}
         self.started: dict[str, tuple[str, str]] = {}  # model -> attempt id, signal that asked for it
         self.reviewed: set[str] = set()  # models whose queue was filled in this round
+        self.decided: set[tuple[str, str]] = set()
         self.handed_over: set[str] = set()  # attempts for which a person was asked in this round
 
     def original_or_new(self, states: States, key: tuple[str, str]) -> SignalState:
         """The state before this call, or the new one where the same key was decided in this call already."""
         decided = self.current.get(key)
-        if decided is not None and decided.decided_at == self.now:
-            return decided
+        if key in self.decided:
+            return decided or SignalState()
         return states.get(key, SignalState())
 
     def answer(
@@ -385,6 +266,7 @@ class _Round:
         *,
         episode_id: str | None = None,
         also_review: bool = False,
+        alert_cause: str | None = None,
     ) -> Decision:
         model_name = model_of(measurement.signal, measurement.subject)
         champion = self.context.champions.get(model_name) if model_name else None
@@ -398,6 +280,7 @@ class _Round:
             episode_id=episode_id or state.episode_id,
             attempt_id=state.attempt_id if state.is_open else None,
             also_review=also_review,
+            alert_cause=alert_cause,
         )
 
     def starts(self, model_name: str) -> dict[str, datetime]:
@@ -407,18 +290,29 @@ class _Round:
             if model_of(signal, subject) == model_name:
                 found.update(state.starts)
         for retraining in self.context.retrainings:
-            if retraining.model_name == model_name:
+            # A start stamped ahead of now is a wrong clock's, and must not bar the model until then.
+            if retraining.model_name == model_name and retraining.started_at <= self.latest:
                 known = found.get(retraining.attempt_id)
                 found[retraining.attempt_id] = (
                     retraining.started_at if known is None else max(known, retraining.started_at)
                 )
         return found
 
-    def obstacle(self, model_name: str) -> str | None:
-        """Why the model is not retrained now; None where nothing stands in the way."""
+    def asked(self, state: SignalState, model_name: str | None) -> SignalState:
+        """The state of a signal about which a person is asked now."""
+        champion = self.context.champions.get(model_name or "")
+        return replace(
+            state,
+            is_reviewed=True,
+            asked_at=self.now,
+            asked_version=champion.version if champion else None,
+        )
+
+    def obstacle(self, model_name: str) -> tuple[str | None, bool]:
+        """Why the model is not retrained now, None where nothing stands in the way; and whether it is only to wait."""
         policy, now = self.policy, self.now
         if self.context.champions.get(model_name) is None:
-            return f"{model_name} has no champion yet; its first training is a run of its own"
+            return f"{model_name} has no champion yet; its first training is a run of its own", False
         running = [
             r.attempt_id
             for r in self.context.retrainings
@@ -430,7 +324,7 @@ class _Round:
             if model_of(signal, subject) == model_name and state.phase == "acting" and state.attempt_id
         ]
         if running:
-            return f"a retraining of {model_name} is running ({running[0]}); one at a time"
+            return f"a retraining of {model_name} is running ({running[0]}); one at a time", False
         starts = self.starts(model_name)
         if starts:
             last = max(starts.values())
@@ -439,33 +333,30 @@ class _Round:
                 return (
                     f"cool-down: {model_name} was last retrained at {last.isoformat()}, "
                     f"the next may start at {free_at.isoformat()}"
-                )
+                ), True
         recent = sum(start > now - DAY for start in starts.values())
         if recent >= policy.daily_budget:
             return (
                 f"budget: {recent} retrainings of {model_name} in 24 hours, {policy.daily_budget} are allowed"
-            )
-        return None
+            ), True
+        return None, False
 
 
-def _decide_one(measurement: Measurement, state: SignalState, round_: _Round) -> Decision:
+def _decide_one(measurement: Measurement, state: SignalState, at: datetime, round_: _Round) -> Decision:
     policy, now = round_.policy, round_.now
-    elapsed = 0.0 if state.decided_at is None else (now - state.decided_at).total_seconds() / 60
+    elapsed = 0.0 if state.decided_at is None else (at - state.decided_at).total_seconds() / 60
+    elapsed = min(elapsed, policy.gap_minutes)
     previous = state.last_reading
     horizon = now - max(DAY, timedelta(minutes=policy.cooldown_minutes))
     state = replace(
         state,
-        decided_at=now,
+        decided_at=at,
         starts={attempt: start for attempt, start in state.starts.items() if start > horizon},
     )
     if measurement.status == "cannot_say":
-        held = f"; the episode {state.episode_id} stays as it is" if state.is_open else ""
-        return round_.answer(
-            measurement,
-            replace(state, last_reading="cannot_say"),
-            "wait",
-            f"cannot say, {measurement.reason}{held}",
-        )
+        return _decide_blind(measurement, state, round_)
+    told = tuple(cause for cause in state.alerted if cause != "monitor_blind")
+    state = replace(state, blind_since=None, alerted=told)
     if not measurement.is_tripped:
         gained = elapsed if previous == "quiet" else 0.0
         state = replace(
@@ -477,6 +368,27 @@ def _decide_one(measurement: Measurement, state: SignalState, round_: _Round) ->
         state, last_reading="tripped", tripped_minutes=state.tripped_minutes + gained, quiet_minutes=0.0
     )
     return _decide_tripped(measurement, state, round_)
+
+
+def _decide_blind(measurement: Measurement, state: SignalState, round_: _Round) -> Decision:
+    """Nothing can be said; where something is broken for long enough, a person hears of it once."""
+    held = f"; the episode {state.episode_id} stays as it is" if state.is_open else ""
+    reason = f"cannot say, {measurement.reason}{held}"
+    state = replace(state, last_reading="cannot_say")
+    if measurement.cause not in BLIND_CAUSES:
+        return round_.answer(measurement, replace(state, blind_since=None), "wait", reason)
+    since = state.blind_since or state.decided_at or round_.now
+    state = replace(state, blind_since=since)
+    minutes = ((state.decided_at or round_.now) - since).total_seconds() / 60
+    if minutes < round_.policy.blind_minutes or "monitor_blind" in state.alerted:
+        return round_.answer(measurement, state, "wait", reason)
+    return round_.answer(
+        measurement,
+        replace(state, alerted=(*state.alerted, "monitor_blind")),
+        "alert",
+        f"{reason}; for {minutes:g} minutes now: mend it, drift goes unseen",
+        alert_cause="monitor_blind",
+    )
 
 
 def _decide_quiet(measurement: Measurement, state: SignalState, round_: _Round) -> Decision:
@@ -491,7 +403,9 @@ def _decide_quiet(measurement: Measurement, state: SignalState, round_: _Round) 
         )
     if state.quiet_minutes >= rearm:
         unanswered = (
-            " before anything was started" if state.phase == "firing" and not state.attempt_id else ""
+            " before anything was started"
+            if state.phase in ("firing", "cooling") and not state.attempt_id
+            else ""
         )
         closed = SignalState(
             last_reading=state.last_reading, decided_at=state.decided_at, starts=state.starts
@@ -531,7 +445,7 @@ def _decide_tripped(measurement: Measurement, state: SignalState, round_: _Round
             episode_id=_episode_id(measurement, round_.now),
             opened_at=round_.now,
         )
-    if state.phase == "firing":
+    if state.phase in ("firing", "cooling"):
         return _act(measurement, state, round_)
     if state.phase == "acting":
         return round_.answer(
@@ -555,6 +469,7 @@ def _decide_tripped(measurement: Measurement, state: SignalState, round_: _Round
             round_,
             f"{model_name} was retrained and promoted, and the signal has stayed above its limit against "
             f"the new reference for {state.tripped_minutes:g} minutes: retraining does not cure it",
+            "not_cured",
         )
     done = {
         "retrain": f"not retrained again: the retraining {state.attempt_id} of this episode ended "
@@ -573,11 +488,14 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
     model_name = model_of(measurement.signal, measurement.subject)
     if rule.first != "retrain" or model_name is None:
         action: Action = "alert" if rule.first == "alert" else "review"
+        cause = "data_quality" if action == "alert" else "review_due"
+        state = replace(state, phase="acknowledged", alerted=(*state.alerted, cause))
         return round_.answer(
             measurement,
-            replace(state, phase="acknowledged", is_reviewed=action == "review"),
+            round_.asked(state, model_name) if action == "review" else state,
             action,
             f"above its limit: {measurement.reason}",
+            alert_cause=cause,
         )
     if state.failure_count >= policy.failure_limit:
         return _ask_a_person(
@@ -586,6 +504,7 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
             round_,
             f"{state.failure_count} retrainings of {model_name} failed in this episode, the last "
             f"{state.attempt_id}: {policy.failure_limit} is the limit",
+            "retraining_failed",
         )
     if model_name in round_.started:
         attempt_id, signal = round_.started[model_name]
@@ -619,17 +538,26 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
             "answers; one retraining an episode",
         )
     review_due = rule.also_review and not state.is_reviewed and model_name not in round_.reviewed
-    obstacle = round_.obstacle(model_name)
+    obstacle, is_cooling = round_.obstacle(model_name)
     if obstacle is not None:
+        state = replace(state, phase="cooling" if is_cooling else "firing")
         if review_due:
             round_.reviewed.add(model_name)
             return round_.answer(
                 measurement,
-                replace(state, is_reviewed=True),
+                round_.asked(replace(state, alerted=(*state.alerted, "review_due")), model_name),
                 "review",
                 f"a person should look: {measurement.reason}; not retrained because {obstacle}",
+                alert_cause="review_due",
             )
-        return round_.answer(measurement, state, "wait", f"not retrained because {obstacle}")
+        is_spent = obstacle.startswith("budget") and "budget_spent" not in state.alerted
+        return round_.answer(
+            measurement,
+            replace(state, alerted=(*state.alerted, "budget_spent")) if is_spent else state,
+            "wait",
+            f"not retrained because {obstacle}",
+            alert_cause="budget_spent" if is_spent else None,
+        )
     attempt_id = f"{state.episode_id}/{state.failure_count + 1}"
     round_.started[model_name] = (attempt_id, measurement.signal)
     if review_due:
@@ -641,27 +569,35 @@ def _act(  # noqa: PLR0911 - one return for each thing that can stand in the way
         attempt_id=attempt_id,
         attempted_at=round_.now,
         outcome="running",
-        is_reviewed=state.is_reviewed or rule.also_review,
         starts={**state.starts, attempt_id: round_.now},
     )
+    if review_due:
+        state = round_.asked(replace(state, alerted=(*state.alerted, "review_due")), model_name)
     return round_.answer(
         measurement,
         state,
         "retrain",
         f"retrain {model_name}{retry}: {measurement.reason}{_regime(measurement, round_)}",
         also_review=review_due,
+        alert_cause="review_due" if review_due else None,
     )
 
 
-def _ask_a_person(measurement: Measurement, state: SignalState, round_: _Round, explanation: str) -> Decision:
-    state = replace(state, phase="human", is_reviewed=True)
+def _ask_a_person(
+    measurement: Measurement, state: SignalState, round_: _Round, explanation: str, cause: str
+) -> Decision:
+    model_name = model_of(measurement.signal, measurement.subject)
+    state = round_.asked(replace(state, phase="human"), model_name)
     attempt_id = state.attempt_id or ""
     if attempt_id in round_.handed_over:
         return round_.answer(
             measurement, state, "none", f"a person was asked for another signal: {explanation}"
         )
     round_.handed_over.add(attempt_id)
-    return round_.answer(measurement, state, "review", f"a person should look: {explanation}")
+    state = replace(state, alerted=(*state.alerted, cause))
+    return round_.answer(
+        measurement, state, "review", f"a person should look: {explanation}", alert_cause=cause
+    )
 
 
 def _answered_elsewhere(measurement: Measurement, round_: _Round) -> SignalState | None:
@@ -698,6 +634,34 @@ def _regime(measurement: Measurement, round_: _Round) -> str:
     )
 
 
+def _in_time(state: SignalState, now: datetime) -> SignalState:
+    """The state; one that a clock ahead of now has stamped does not bar what is decided now."""
+    latest = now + CLOCKS_DIFFER
+    if state.decided_at is None or state.decided_at <= latest:
+        return state
+    return replace(
+        state, decided_at=None, starts={a: start for a, start in state.starts.items() if start <= latest}
+    )
+
+
+def _answered(key: tuple[str, str], state: SignalState, context: Context) -> SignalState:
+    """The state, armed again where a person answered: by labels of queued documents, or by another champion.
+
+    A person asked about failed or useless retrainings answers by training or promoting a version of his own; one
+    asked about documents answers by labels, from which the next retraining learns.
+    """
+    model_name = model_of(*key)
+    if model_name is None or state.asked_at is None or state.phase not in ("human", "acknowledged"):
+        return state
+    answered_at = context.answered_reviews.get(model_name)
+    champion = context.champions.get(model_name)
+    is_labelled = answered_at is not None and answered_at > state.asked_at
+    is_replaced = state.phase == "human" and champion is not None and champion.version != state.asked_version
+    if not (is_labelled or is_replaced):
+        return state
+    return SignalState(decided_at=state.decided_at, starts=state.starts)
+
+
 def _with_outcome(state: SignalState, policy: Policy, now: datetime, context: Context) -> SignalState:
     """The state after what the context knows of its last attempt."""
     if not state.is_open or state.attempt_id is None or (state.decided_at and state.decided_at >= now):
@@ -731,10 +695,3 @@ def _episode_id(measurement: Measurement, opened_at: datetime) -> str:
     """The same for the same signal, subject and opening, in every process."""
     text = json.dumps([measurement.signal, measurement.subject, opened_at.astimezone(UTC).isoformat()])
     return f"{measurement.signal}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-def _zoned(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"time {text} has no zone")
-    return moment

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, get_args
 
 from warpgauge import tables
@@ -24,8 +25,12 @@ Cause = Literal[
     "no samples",
     "stale",
     "not applicable",
+    "unavailable",
 ]
 CAUSES: tuple[str, ...] = get_args(Cause)
+# Of what is kept with each decision: 288 rounds a day of some signals.
+SLICES_KEPT = 20
+DETAILS_LENGTH = 6000
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Measurement:
         sample_count: Observations behind the value, or those found where they were too few.
         reason: A sentence; when it cannot say it starts with the cause, for example `too few: 3 of 50 ...`.
         details: JSON-ready figures beside the value.
+        measured_at: End of the window that was measured, with time zone; None is the time of the decision.
 
     Raises:
         WindowError: On a measured NaN or infinity, a `cannot_say` with a value or without a named cause, an
@@ -58,6 +64,7 @@ class Measurement:
     sample_count: int
     reason: str
     details: dict[str, Any] = field(default_factory=dict)
+    measured_at: datetime | None = None
 
     def __post_init__(self) -> None:
         name = f"measurement {self.signal} of {self.subject}"
@@ -69,6 +76,8 @@ class Measurement:
             raise WindowError(f"{name}: sample_count is {self.sample_count}, a count is at least 0")
         if self.status not in ("measured", "cannot_say"):
             raise WindowError(f"{name}: status is {self.status!r}, one of measured, cannot_say")
+        if self.measured_at is not None and self.measured_at.tzinfo is None:
+            raise WindowError(f"{name}: measured_at {self.measured_at} has no time zone")
         self._refuse_unfit_numbers(name)
         if self.status == "cannot_say" and self.cause is None:
             raise WindowError(
@@ -148,6 +157,28 @@ class Measurement:
             dict(details or {}),
         )
 
+    def details_json(self) -> str | None:
+        """The details as kept in `tables.DECISIONS`, bounded; None where there are none.
+
+        Of many slices the first, which is all rows, and those nearest their limits stay; their reasons go, and of the
+        rest the largest, until it fits.
+        """
+        kept = dict(self.details)
+        slices = kept.get("slices")
+        if isinstance(slices, list) and all(isinstance(one, dict) for one in slices):
+            nearest = sorted(slices[1:], key=_nearness, reverse=True)[: SLICES_KEPT - 1]
+            kept["slices"] = [
+                {name: value for name, value in one.items() if name != "reason"}
+                for one in [*slices[:1], *nearest]
+            ]
+        while kept and len(text := json.dumps(kept, separators=(",", ":"))) > DETAILS_LENGTH:
+            largest = max(kept, key=lambda name: len(json.dumps(kept[name])))
+            if isinstance(kept[largest], list) and len(kept[largest]) > 1:
+                kept[largest] = kept[largest][: len(kept[largest]) // 2]
+            else:
+                del kept[largest]
+        return text if kept else None
+
     @property
     def is_tripped(self) -> bool:
         """Measured and strictly above its limit; what cannot be said never trips."""
@@ -159,3 +190,12 @@ class Measurement:
         if self.status == "measured":
             return None
         return next((cause for cause in CAUSES if self.reason.startswith(f"{cause}:")), None)
+
+
+def _nearness(one: Mapping[str, Any]) -> tuple[float, bool]:
+    """How near a slice is to its limit; those without a number come last, never-seen ones first among them."""
+    value, limit = one.get("value"), one.get("limit")
+    ratio = -math.inf
+    if isinstance(value, int | float) and isinstance(limit, int | float) and limit > 0:
+        ratio = value / limit
+    return ratio, bool(one.get("is_never_seen"))
