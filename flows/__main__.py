@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(sys.argv[1:] if arguments is None else arguments)
     _quiet_libraries()
     _show_progress()
+    _end_what_killed_commands_left()
     try:
         with _stopping_at_once(), _output_kept_for_the_result():
             from warpgauge.settings import load_settings
@@ -147,6 +148,13 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_pipeline(commands)
     _add_models(commands)
+    compact = _command(
+        commands,
+        "compact",
+        "Bound the size of tables, MLflow runs and caches; keep all that a registered version needs",
+        _compact,
+    )
+    compact.add_argument("--dry-run", action="store_true", help="change nothing, only show what would go")
     _command(commands, "deploy", "Create the Prefect deployments, schedules and automations", _deploy)
     doctor = _command(commands, "doctor", "Show what this machine has, and what each lack changes", _doctor)
     doctor.add_argument(
@@ -415,6 +423,14 @@ def _stop(_signal: int, _frame: object) -> None:
     os._exit(INTERRUPTED_EXIT_CODE)
 
 
+def _end_what_killed_commands_left() -> None:
+    """End the Prefect servers of commands that were killed, and put a name on the one that this one may start."""
+    from tasks.processes import STARTED_BY, end_orphaned_servers, process_name
+
+    end_orphaned_servers()
+    os.environ[STARTED_BY] = process_name()
+
+
 def _show_progress() -> None:
     """The tasks' own lines of progress, on standard error with the time of day."""
     progress = logging.getLogger("warpgauge")
@@ -543,6 +559,18 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _review_export(options: argparse.Namespace) -> Result:
+    from flows.review_documents import review_documents
+
+    return review_documents(os.path.abspath(options.path), options.limit)
+
+
+def _review_import(options: argparse.Namespace) -> Result:
+    from flows.review_documents import review_documents
+
+    return review_documents(answers=[os.path.abspath(path) for path in options.paths])
+
+
 def _drill(options: argparse.Namespace) -> Result:
     from tasks.drill import own_store
 
@@ -581,6 +609,12 @@ def _models_cost(options: argparse.Namespace) -> Result:  # noqa: ARG001
     from tasks.costs import retraining_costs
 
     return retraining_costs()
+
+
+def _compact(options: argparse.Namespace) -> Result:
+    from flows.compact_store import compact_store
+
+    return compact_store(options.dry_run)
 
 
 def _deploy(options: argparse.Namespace) -> Result:  # noqa: ARG001

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tasks import alerts, deployment, review, tracking
+from tasks import alerts, deployment, reporting, review, tracking
+from tasks.deployment import DOCQUALITY_EVENT, LATENCY_EVENT
 from warpgauge.errors import ServiceUnavailableError, WarpgaugeError
 from warpgauge.registry.names import DOC_QUALITY
 
 LOGGER = logging.getLogger("warpgauge")
-DOCQUALITY_EVENT, LATENCY_EVENT = "warpgauge.drift.docquality", "warpgauge.drift.latency"
 LARGEST_METRIC_NAME = 200
 
 
@@ -24,15 +24,17 @@ def announce(decided: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     A retraining whose event an automation waits for is started by the server; the others are returned. The
     decisions are kept already and will not be made again, so one listener that is away costs the others
-    nothing: an order whose event cannot be sent runs here, and what else failed is said in the log.
+    nothing: an order whose event cannot be sent runs here, and what else failed is said in the log. An order
+    that was decided and not told, because this process died in between, counts as a failed attempt after
+    `monitor_lease_minutes`; an alert is told by the next round.
     """
-    for alert in decided["alerts"]:
-        alerts.post(alert)
     here = [order for order in decided["orders"] if not _is_started_elsewhere(order)]
+    _attempt("tell the alerts", alerts.tell)
     if DOC_QUALITY in decided["review"]:
-        _attempt("queue documents for review", review.queue_documents)
+        _attempt("queue documents for review", partial(review.queue_documents, decided["decisions"]))
     _attempt("keep the metrics", partial(_publish_metrics, decided["decisions"]))
     _attempt("keep the artifact", partial(_publish_artifact, decided["decisions"]))
+    _attempt("tell of the round", partial(reporting.publish, decided))
     return here
 
 
@@ -49,7 +51,7 @@ def _is_started_elsewhere(order: Mapping[str, Any]) -> bool:
     return True
 
 
-def _attempt(what: str, publish: Callable[[], None]) -> None:
+def _attempt(what: str, publish: Callable[[], object]) -> None:
     """One publication; where it cannot be made, the log says so and the others go on."""
     try:
         publish()

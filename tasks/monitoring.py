@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tasks import registration
+from tasks.answers import answered_reviews
 from tasks.attempts import list_attempts
 from tasks.compiled import compile_for
 from tasks.registration import CHAMPION
@@ -22,17 +24,11 @@ from tasks.storage import Store, TableName, table_named
 from tasks.telemetry import measure_window
 from tasks.training import LEARNED_FROM
 from tasks.validation import refused_row_count
-from warpgauge.drift.decision import (
-    Champion,
-    Context,
-    Decision,
-    Policy,
-    Retraining,
-    SignalState,
-    latest_states,
-)
+from warpgauge.drift.decision import Champion, Context, Decision, Retraining
 from warpgauge.drift.decision import decide as decide_purely
 from warpgauge.drift.measurement import Measurement
+from warpgauge.drift.policy import Policy
+from warpgauge.drift.signal_state import SignalState, latest_states
 from warpgauge.errors import ModelFileError, ModelNotFoundError, WarpgaugeError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY, MODEL_NAMES
 from warpgauge.settings import Settings, load_settings
@@ -55,13 +51,15 @@ def measure() -> list[Measurement]:
     settings = load_settings()
     store = Store()
     now = datetime.now(UTC)
-    return [
+    measurements = [
         *_utilization(store, settings, now),
         _residuals(LAUNCH_LATENCY, store, settings, now),
         *(_residuals(name, store, settings, now) for name in registration.table_models()),
         *_embeddings(store, settings, now),
         *_data_quality(store, settings),
     ]
+    # Decided later, perhaps twice where a step is tried again: the same measurement counts once.
+    return [replace(measurement, measured_at=now) for measurement in measurements]
 
 
 def decide(measurements: list[Measurement]) -> dict[str, Any]:
@@ -95,9 +93,16 @@ def decide(measurements: list[Measurement]) -> dict[str, Any]:
         "orders": [_order(decision) for decision in made if decision.action == "retrain"],
         "review": sorted({str(d.model_name) for d in made if d.also_review or d.action == "review"}),
         "alerts": [
-            f"{decision.signal} of {decision.subject}: {decision.reason}"
+            {
+                "cause": decision.alert_cause,
+                "signal": decision.signal,
+                "subject": decision.subject,
+                "model_name": decision.model_name,
+                "reason": decision.reason,
+                "episode_id": decision.episode_id,
+            }
             for decision in made
-            if decision.action in ("alert", "review")
+            if decision.alert_cause is not None
         ],
     }
 
@@ -109,7 +114,10 @@ def _states(
     longest = max(policy.cooldown_minutes, policy.rearm_minutes, policy.for_minutes)
     start = now - max(timedelta(days=STATE_DAYS), timedelta(minutes=longest))
     recent = store.read("decisions", version).filter(pl.col("decided_at") >= start)
-    return latest_states(recent.select("signal", "subject", "decided_at", "state").collect())
+    latest = now + timedelta(minutes=policy.future_minutes)
+    return latest_states(
+        recent.select("signal", "subject", "decided_at", "state").collect(), not_after=latest
+    )
 
 
 def record_outcome(order: Mapping[str, Any], state: Any) -> dict[str, Any]:
@@ -164,13 +172,19 @@ def _residuals(model_name: str, store: Store, settings: Settings, now: datetime)
     """Residuals of a latency model on rows that came after its champion's training data."""
     import numpy as np
 
-    from warpgauge.drift.residuals import FACTS_FILE, ResidualReference, measure_residuals
-    from warpgauge.latency.evaluation import GROUP_ID, score_rows
+    from warpgauge.drift.residuals import (
+        FACTS_FILE,
+        ResidualReference,
+        ResidualRows,
+        measure_residuals,
+        unix_seconds,
+    )
+    from warpgauge.latency.evaluation import GROUP_ID, ROW_ID, score_rows
     from warpgauge.latency.model import LatencyModel
 
     champion = registration.alias_version(model_name, CHAMPION)
     if champion is None:
-        return measure_residuals(None, [], subject=model_name)
+        return measure_residuals(None, ResidualRows([]), subject=model_name)
     try:
         files = registration.model_files(model_name, champion)
         if FACTS_FILE not in files:
@@ -187,26 +201,35 @@ def _residuals(model_name: str, store: Store, settings: Settings, now: datetime)
     if not model.is_simulated:
         rows = rows.filter(~model.scheme.is_simulated(rows))
     if rows.is_empty():
-        return measure_residuals(reference, [], subject=model_name)
+        return measure_residuals(reference, ResidualRows([]), subject=model_name)
     compile_for(model, rows.height)
     scored = score_rows(model, rows)
+    predicted_us = scored["predicted_us"].to_numpy()
+    recent = ResidualRows(
+        np.log(scored["actual_us"].to_numpy() / predicted_us),
+        noise_scale=model.intervals.half_width(predicted_us, rows),
+        graph_id=scored[GROUP_ID].to_list(),
+        shape_id=model.scheme.shapes(rows).to_list(),
+        slices=rows.select(reference.slice_columns),
+        time_s=unix_seconds(model.scheme.times(rows), rows["collected_at"]),
+        row_id=scored[ROW_ID].to_list(),
+    )
     return measure_residuals(
         reference,
-        np.log(scored["actual_us"].to_numpy() / scored["predicted_us"].to_numpy()),
-        graph_ids=scored[GROUP_ID].to_list(),
+        recent,
+        now_s=now.timestamp(),
         minimum=settings.monitor_minimum_launches,
         false_alarm_ratio=settings.monitor_false_alarm_ratio,
-        seed=settings.latency_seed,
         subject=model_name,
     )
 
 
 def _embeddings(store: Store, settings: Settings, now: datetime) -> list[Measurement]:
-    """Variance along axis 3 and shift of the documents that came after the champion's training data."""
+    """Variance along axis 3, mean and distribution of the documents that came after the champion's training data."""
     import numpy as np
 
     from tasks.embedding import embed, load_encoder
-    from warpgauge.drift.components import FACTS_FILE, Reference, measure_shift, measure_variance
+    from warpgauge.drift.components import FACTS_FILE, SIGNALS, Reference, measure_embeddings
 
     champion = registration.alias_version(DOC_QUALITY, CHAMPION)
     reference = None
@@ -220,10 +243,7 @@ def _embeddings(store: Store, settings: Settings, now: datetime) -> list[Measure
         except UNREADABLE as error:
             said = f"champion: {error}"
         if reference is None:
-            return [
-                Measurement.cannot_say(signal, DOC_QUALITY, "degenerate", said)
-                for signal in ("embedding_variance", "embedding_shift")
-            ]
+            return [Measurement.cannot_say(signal, DOC_QUALITY, "degenerate", said) for signal in SIGNALS]
         encoder_id = reference.encoder_id
         documents = new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
         vectors = np.empty((0, reference.dimension_count), dtype=np.float32)
@@ -231,18 +251,14 @@ def _embeddings(store: Store, settings: Settings, now: datetime) -> list[Measure
             encoder = load_encoder()
             encoder_id = encoder.encoder_id
             vectors = embed(documents, encoder)
-    minimum = settings.monitor_minimum_documents
-    limit = settings.monitor_variance_change_limit_ratio
-    return [
-        measure_variance(reference, vectors, encoder_id, limit=limit, minimum=minimum),
-        measure_shift(
-            reference,
-            vectors,
-            encoder_id,
-            minimum=minimum,
-            false_alarm_ratio=settings.monitor_false_alarm_ratio,
-        ),
-    ]
+    return measure_embeddings(
+        reference,
+        vectors,
+        encoder_id,
+        variance_limit=settings.monitor_variance_change_limit_ratio,
+        minimum=settings.monitor_minimum_documents,
+        false_alarm_ratio=settings.monitor_false_alarm_ratio,
+    )
 
 
 def _data_quality(store: Store, settings: Settings) -> list[Measurement]:
@@ -310,7 +326,7 @@ def _context() -> Context:
         Retraining(one["model_name"], one["attempt_id"], one["started_at"], one["outcome"])
         for one in list_attempts()
     )
-    return Context(champions=champions, retrainings=attempts)
+    return Context(champions=champions, retrainings=attempts, answered_reviews=answered_reviews())
 
 
 def _trained_utilization(model_name: str, version: str) -> float | None:

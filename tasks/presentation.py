@@ -152,7 +152,17 @@ def _decided(result: Mapping[str, Any]) -> list[str]:
     columns = ("signal", "subject", "status", "value", "limit", "sample_count", "action", "reason")
     lines = table(result["decisions"], columns) if result["decisions"] else ["no signal could be measured"]
     lines += [f"retrained {order['model_name']}: {order['outcome']}" for order in result.get("retrained", [])]
+    lines += [f"closed {one['what']} {one['name']}: {one['why']}" for one in result.get("closed", [])]
     return lines
+
+
+def _reviewed(result: Mapping[str, Any]) -> list[str]:
+    if "written" in result:
+        if not result["documents"]:
+            return ["no document waits for a person"]
+        return [f"{result['documents']} documents written: {', '.join(result['written'])}"]
+    columns = ("source", "answers", "added", "skipped", "refused")
+    return [*table(result["files"], columns), f"{result['waiting']} documents still wait"]
 
 
 def _drilled(result: Mapping[str, Any]) -> list[str]:
@@ -269,7 +279,16 @@ def _deployed(result: Mapping[str, Any]) -> list[str]:
         f"Prefect server {result['server']}, work pool {result['work_pool']}",
         *table(result["deployments"], ("name", "schedules")),
         *table(result["automations"], ("name", "expects", "is_enabled")),
+        *(f"on the server and not in prefect.yaml: {one}" for one in result.get("not_in_file", [])),
         result["next"],
+    ]
+
+
+def _compacted(result: Mapping[str, Any]) -> list[str]:
+    ending = "would be left at most" if result["dry_run"] else "are left"
+    return [
+        *table(result["items"], ("what", "before_mb", "after_mb", "removed", "kept")),
+        f"{result['before_mb']:.1f} MB before, {result['after_mb']:.1f} MB {ending}",
     ]
 
 
@@ -281,8 +300,10 @@ RENDERERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "predict": _predicted,
     "score": _scored,
     "monitor": _decided,
+    "review": _reviewed,
     "drill": _drilled,
     "models": _models,
+    "compact": _compacted,
     "deploy": _deployed,
     "doctor": _doctor,
 }

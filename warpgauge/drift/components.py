@@ -16,7 +16,7 @@ and in a window: copies would make both look more certain than they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -346,6 +346,41 @@ def distances(reference: Reference, window: npt.ArrayLike) -> Floats:
         )
     scores = _scores(reference.mean, reference.axes, rows)
     return np.asarray(np.sqrt((scores**2 / reference.held_out_variances).sum(axis=1)), dtype=np.float64)
+
+
+def document_changes(reference: Reference, window: npt.ArrayLike, signals: Sequence[str]) -> Floats:
+    """How much each document of a window has to do with what tripped, from 0 to 1, shape (documents,).
+
+    For the variance it is the distance along axis 3, for the mean the distance along the shift, for the distribution
+    the witness of the test; each as the share of the window's documents that are behind, the largest of them counts.
+
+    Args:
+        reference: Of the champion.
+        window: Embeddings, shape (documents, dimensions).
+        signals: Those that tripped, of `SIGNALS`.
+
+    Raises:
+        WindowError: If the dimensions differ or a number is not finite.
+    """
+    rows = _matrix(window, "window")
+    if rows.shape[1] != reference.dimension_count:
+        raise WindowError(
+            f"the window has {rows.shape[1]} dimensions, the reference {reference.dimension_count}; use the same encoder"
+        )
+    scores = _scores(reference.mean, reference.axes, rows)
+    white = (scores - reference.centre) / np.sqrt(reference.held_out_variances)
+    changes = np.zeros(len(rows))
+    for signal in signals:
+        if signal == VARIANCE_SIGNAL and reference.axis_count >= RULE_AXIS:
+            along = scores[:, RULE_AXIS - 1]
+            measure = np.abs(along - np.median(along))
+        elif signal == MEAN_SIGNAL:
+            measure = white @ white.mean(axis=0)
+        else:
+            measure = reference.kernel.witness(rows)
+        behind = np.argsort(np.argsort(measure, kind="stable"), kind="stable")
+        changes = np.maximum(changes, (behind + 1) / len(rows))
+    return changes
 
 
 def measure_embeddings(
