@@ -12,7 +12,7 @@ MAP ?=
 GPU :=
 RUN_OPTIONS := $(if $(LAUNCHES),--launches $(LAUNCHES)) $(if $(DOCUMENTS),--documents $(DOCUMENTS)) $(if $(MAP),--map $(MAP)) $(if $(GPU),--gpu "$(GPU)")
 
-.PHONY: help setup run test test-slow test-opencl lint suites ui clean
+.PHONY: help setup run test test-slow test-opencl test-prometheus lint suites ui clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -33,7 +33,7 @@ run: setup ## the main job once: collect, validate, train, register, gate, monit
 	$(BIN)/warpgauge run $(RUN_OPTIONS)
 
 test: setup lint ## lint, types, import rules and all tests but the slow ones
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not opencl and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not opencl and not gpu and not prometheus"
 
 test-slow: setup ## the tests that take longer or download more
 	$(BIN)/python -m pytest -m slow
@@ -51,6 +51,17 @@ test-opencl: setup ## train on an OpenCL device; where there is none, install Po
 	@$(HAS_OPENCL) || { echo "OpenCL still shows no device, so nothing was tested; see: warpgauge doctor"; exit 2; }
 	@echo "the first training compiles kernels, which takes about a minute"
 	$(BIN)/python -m pytest -m opencl -s tests/latency/test_opencl.py
+
+test-prometheus: setup ## the live source against a real Prometheus; where there is none, install it (needs root or sudo)
+	@command -v prometheus >/dev/null || { \
+	  as_root=; test "$$(id -u)" = 0 || as_root=sudo; \
+	  command -v apt-get >/dev/null && { test -z "$$as_root" || command -v sudo >/dev/null; } \
+	    || { echo "no prometheus here, and installing it needs apt-get as root or sudo; put the program on PATH and run this again"; exit 2; }; \
+	  echo "no prometheus here: installing Debian's package"; \
+	  $$as_root apt-get update && $$as_root apt-get install --yes --no-install-recommends prometheus \
+	    || { echo "prometheus could not be installed (see above), so nothing was tested"; exit 2; }; }
+	@echo "Prometheus scrapes for 40 seconds before anything is asked"
+	$(BIN)/python -m pytest -m prometheus tests/prometheus
 
 lint: setup ## ruff, mypy and the import rules
 	$(BIN)/ruff check .

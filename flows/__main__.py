@@ -173,7 +173,10 @@ def _add_pipeline(commands: Any) -> None:
     )
     _source_options(run)
     run.add_argument(
-        "--telemetry", nargs="+", metavar="SOURCE", help="nvml, or CSV files of nvidia-smi or DCGM"
+        "--telemetry",
+        nargs="+",
+        metavar="SOURCE",
+        help="nvml, prometheus:URL, or CSV files of nvidia-smi or DCGM",
     )
     run.add_argument(
         "--allow-simulated", action="store_true", help="let a model of simulated launches become champion"
@@ -217,7 +220,7 @@ def _add_pipeline(commands: Any) -> None:
         nargs="*",
         default=["nvml"],
         metavar="SOURCE",
-        help="nvml (default), or CSV files of nvidia-smi or DCGM",
+        help="nvml (default), prometheus:http://host:9090, or CSV files of nvidia-smi or DCGM",
     )
     telemetry.add_argument(
         "--keep-whole", action="store_true", help="keep the intact records of a damaged file"
@@ -531,16 +534,18 @@ def _monitor(options: argparse.Namespace) -> Result:
     import time
 
     from tasks.presentation import render
+    from tasks.reporting import metrics_endpoint
 
-    while True:
-        try:
-            with _prefect_errors():
-                monitored = monitor_drift()
-            print(render("monitor", monitored), file=sys.stderr, flush=True)
-        except ServiceUnavailableError as error:
-            # A monitor that a service's bad minute ends would watch nothing from then on.
-            print(f"warpgauge: {error}; next round in {options.every_minutes:g} minutes", file=sys.stderr)
-        time.sleep(options.every_minutes * 60)
+    with metrics_endpoint():
+        while True:
+            try:
+                with _prefect_errors():
+                    monitored = monitor_drift()
+                print(render("monitor", monitored), file=sys.stderr, flush=True)
+            except ServiceUnavailableError as error:
+                # A monitor that a service's bad minute ends would watch nothing from then on.
+                print(f"warpgauge: {error}; next round in {options.every_minutes:g} minutes", file=sys.stderr)
+            time.sleep(options.every_minutes * 60)
 
 
 def _minutes(text: str) -> float:

@@ -30,6 +30,7 @@ from urllib.parse import unquote, urlsplit
 import polars as pl
 
 from tasks.presentation import printable
+from tasks.prometheus import SCHEME, collect_range
 from tasks.storage import Appended, Store, TableName, cache_dir, remove_stale, table_named
 from warpgauge.errors import (
     NoDataError,
@@ -237,12 +238,12 @@ def _dated(labels: pl.DataFrame, store: Store) -> pl.DataFrame:
 
 
 def collect_telemetry(sources: list[str], keep_whole: bool = False) -> dict[str, Any]:
-    """Collect GPU samples from `nvml` or from nvidia-smi and DCGM CSV files.
+    """Collect GPU samples from `nvml`, a Prometheus server, or nvidia-smi and DCGM CSV files.
 
     A machine without a GPU is an answer, not a failure: the report's `unavailable` says why.
 
     Args:
-        sources: `nvml`, paths, globs or http addresses.
+        sources: `nvml`, `prometheus:http://host:9090`, paths, globs or http addresses.
         keep_whole: Keep the intact readings of a damaged file instead of refusing it.
 
     Raises:
@@ -273,6 +274,8 @@ def collect_telemetry(sources: list[str], keep_whole: bool = False) -> dict[str,
             except SourceUnavailableError as error:
                 unavailable.append(str(error))
                 return
+        elif source.startswith(SCHEME):
+            batch = collect_range(store, source, datetime.now(UTC))
         else:
             read = partial(
                 read_gpu_csv,

@@ -59,7 +59,10 @@ def _training(model_name: str, version: dict[str, Any]) -> dict[str, Any]:
         "version": version["version"],
         "outcome": version["gate"],
         "started_at": version["created_at"],
-        **{name: cost.get(name) for name in ("wall_s", "cpu_s", "gpu_energy_j", "no_energy_because", "reason")},
+        **{
+            name: cost.get(name)
+            for name in ("wall_s", "cpu_s", "gpu_energy_j", "no_energy_because", "reason")
+        },
         "metric": gain.get("metric"),
         "error_before": before,
         "error_after": after,

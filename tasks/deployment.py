@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-from warpgauge.errors import ServiceUnavailableError
+from warpgauge.automations import NAME_PREFIX, Emitted, FlowFacts, find_problems
+from warpgauge.drift.decision import ALERT_CAUSES
+from warpgauge.errors import ServiceUnavailableError, SettingsError
+from warpgauge.registry.names import DOC_QUALITY
 from warpgauge.settings import PROJECT_ROOT
 
 WORK_POOL = "warpgauge"
-AUTOMATION_PREFIX = "warpgauge "
+DEPLOYMENTS_FILE = PROJECT_ROOT / "prefect.yaml"
+DOCQUALITY_EVENT, LATENCY_EVENT = "warpgauge.drift.docquality", "warpgauge.drift.latency"
+ALERT_EVENT_PREFIX = "warpgauge.alert."
+# What the payloads of the events hold: those of an order, and of an alert.
+ORDER_FIELDS = ("model_name", "attempt_id", "reason", "signal", "table", "folder")
+ALERT_FIELDS = (
+    "alert_id",
+    "cause",
+    "signal",
+    "subject",
+    "model_name",
+    "reason",
+    "episode_id",
+    "decided_at",
+)
 
 
 def server_url() -> str | None:
@@ -24,11 +43,14 @@ def server_url() -> str | None:
 def deploy() -> dict[str, Any]:
     """Apply `prefect.yaml` to the server: work pool, deployments, schedules, automations.
 
-    Applying it again changes what differs and doubles nothing.
+    Applying it again changes what differs and doubles nothing. What is ours on the server and not in the file, by
+    hand or by an earlier version of it, stays and is named in `not_in_file`.
 
     Raises:
+        SettingsError: If the file holds what would harm, before anything is applied.
         ServiceUnavailableError: If no server is set or it refuses.
     """
+    check_deployments(DEPLOYMENTS_FILE)
     url = server_url()
     if url is None:
         raise ServiceUnavailableError(
@@ -48,8 +70,114 @@ def deploy() -> dict[str, Any]:
         "work_pool": WORK_POOL,
         "deployments": deployments,
         "automations": automations,
+        "not_in_file": _not_in_file(DEPLOYMENTS_FILE, deployments, automations),
         "next": f"start a worker in this checkout: prefect worker start --pool {WORK_POOL}",
     }
+
+
+def check_deployments(path: Path) -> None:
+    """Refuse a `prefect.yaml` with an automation that would fire on everything, never, or without end.
+
+    Raises:
+        SettingsError: Naming everything that is wrong.
+    """
+    problems = find_problems(_parsed(path), read_flows(path.parent), emitted_events())
+    if problems:
+        said = "; ".join(problems)
+        raise SettingsError(f"{path.name} was not applied: {said}")
+
+
+def emitted_events() -> dict[str, Emitted]:
+    """Every event that our flows emit, by its name."""
+    orders = frozenset(ORDER_FIELDS)
+    alert = frozenset(ALERT_FIELDS)
+    emitted = [
+        # Those of latency tables have the name of their model too.
+        Emitted(LATENCY_EVENT, orders, "warpgauge.model.*"),
+        Emitted(DOCQUALITY_EVENT, orders, f"warpgauge.model.{DOC_QUALITY}"),
+        *(Emitted(ALERT_EVENT_PREFIX + cause, alert, "warpgauge.signal.*") for cause in ALERT_CAUSES),
+    ]
+    return {event.name: event for event in emitted}
+
+
+def read_flows(root: Path) -> dict[str, FlowFacts]:
+    """The flows under `flows/` by entrypoint, read and not imported: what each takes, runs, emits and trains."""
+    found: dict[str, tuple[str, frozenset[str], set[str]]] = {}
+    for file in sorted((root / "flows").glob("[!_]*.py")):
+        module = ast.parse(file.read_text())
+        used = {
+            name
+            for node in module.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            for name in (
+                [alias.name] if node.module in ("flows", "tasks") else [str(node.module).rpartition(".")[2]]
+            )
+        }
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef) and (name := _flow_name(node)) is not None:
+                taken = frozenset(one.arg for one in [*node.args.args, *node.args.kwonlyargs])
+                found[file.stem] = (name, taken, used)
+    events = frozenset(emitted_events())
+    facts = {}
+    for stem, (_, parameters, _) in found.items():
+        below = _with_subflows(stem, {name: used & set(found) for name, (_, _, used) in found.items()})
+        facts[f"flows/{stem}.py:{stem}"] = FlowFacts(
+            parameters=parameters,
+            runs=frozenset(found[name][0] for name in below),
+            emits=events if any("announcement" in found[name][2] for name in below) else frozenset(),
+            is_training="leases" in found[stem][2],
+        )
+    return facts
+
+
+def _flow_name(function: ast.FunctionDef) -> str | None:
+    """The name under which a function is a flow; None where it is none."""
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "flow":
+            for keyword in decorator.keywords:
+                if keyword.arg == "name" and isinstance(keyword.value, ast.Constant):
+                    return str(keyword.value.value)
+    return None
+
+
+def _with_subflows(first: str, uses: dict[str, set[str]]) -> set[str]:
+    """A flow's file and those of the flows that it runs."""
+    reached: set[str] = set()
+    ahead = [first]
+    while ahead:
+        if (one := ahead.pop()) not in reached:
+            reached.add(one)
+            ahead += uses[one]
+    return reached
+
+
+def _parsed(path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path} cannot be read: {' '.join(str(error).split())}; mend it") from error
+
+
+def _named_in_file(path: Path) -> tuple[set[str], set[str]]:
+    """Names of the deployments and of the automations in the file."""
+    entries = _parsed(path)["deployments"]
+    return {one["name"] for one in entries}, {
+        trigger["name"] for one in entries for trigger in one.get("triggers") or []
+    }
+
+
+def _not_in_file(
+    path: Path, deployments: list[dict[str, Any]], automations: list[dict[str, Any]]
+) -> list[str]:
+    """What is ours on the server and not in the file. Whether a person made it or an earlier file did, nothing says."""
+    deployed, automated = _named_in_file(path)
+    return [
+        *(f"deployment {one['name']}" for one in deployments if one["name"] not in deployed),
+        *(f"automation {one['name']}" for one in automations if one["name"] not in automated),
+    ]
 
 
 def has_automation(event: str) -> bool:
@@ -88,7 +216,7 @@ def _create_work_pool() -> None:
             client.create_work_pool(WorkPoolCreate(name=WORK_POOL, type="process"))
         except ObjectAlreadyExists:
             return
-        except (OSError, _http_error()) as error:
+        except (OSError, http_error()) as error:
             raise unreachable(error) from error
 
 
@@ -100,7 +228,7 @@ def _listed() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         try:
             deployments = client.read_deployments()
             automations = client.read_automations()
-        except (OSError, _http_error()) as error:
+        except (OSError, http_error()) as error:
             raise unreachable(error) from error
     named = [
         {
@@ -119,12 +247,12 @@ def _listed() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             "expects": sorted(getattr(automation.trigger, "expect", [])),
         }
         for automation in automations
-        if automation.name.startswith(AUTOMATION_PREFIX)
+        if automation.name.startswith(NAME_PREFIX)
     ]
     return named, waiting
 
 
-def _http_error() -> type[Exception]:
+def http_error() -> type[Exception]:
     from httpx import HTTPError
 
     return HTTPError

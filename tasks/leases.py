@@ -7,17 +7,18 @@ gave no sign of life for `monitor_lease_minutes`, is dead, and its lease is take
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
 
+from tasks import flow_runs
+from tasks.processes import is_running, process_name
 from tasks.storage import Store
 from warpgauge.errors import ServiceUnavailableError
 from warpgauge.settings import load_settings
@@ -25,9 +26,28 @@ from warpgauge.settings import load_settings
 LOGGER = logging.getLogger("warpgauge")
 HEARTBEAT_SECONDS = 30.0
 FREE = ""
-# Leases of this very process: a restarted container has the host name and the process id of the one that
-# died, so a lease under this process's id that is not here is a dead one's.
-_HELD_HERE: set[str] = set()
+# Leases of this very process, job by holder: one of its name that is not here was let go, though the store was away.
+_HELD_HERE: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A job that somebody holds, or held when he died.
+
+    Attributes:
+        job: Name of the job.
+        holder: Process and random part, see `tasks/processes.py`.
+        acquired_at, heartbeat_at: When it was taken, and the last sign of life.
+        flow_run_id: Prefect's flow run that the holder worked in, None outside of one.
+        is_alive: The holder lives, as far as can be told.
+    """
+
+    job: str
+    holder: str
+    acquired_at: datetime
+    heartbeat_at: datetime
+    flow_run_id: str | None
+    is_alive: bool
 
 
 @contextmanager
@@ -38,9 +58,10 @@ def hold(job: str) -> Iterator[None]:
         ServiceUnavailableError: If a living holder has it.
     """
     store = Store()
-    holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    _HELD_HERE.add(holder)
+    holder = f"{process_name()}/{uuid.uuid4().hex[:8]}"
+    _HELD_HERE[holder] = job
     try:
+        flow_runs.sign()
         _take(store, job, holder)
         ended = threading.Event()
         heart = threading.Thread(
@@ -54,7 +75,7 @@ def hold(job: str) -> Iterator[None]:
             heart.join()
             _write_or_warn(store, job, FREE, holder)
     finally:
-        _HELD_HERE.discard(holder)
+        del _HELD_HERE[holder]
 
 
 def _beat(store: Store, job: str, holder: str, ended: threading.Event) -> None:
@@ -77,8 +98,33 @@ def _write_or_warn(store: Store, job: str, new_holder: str, holder: str) -> None
 
 def is_held(job: str) -> bool:
     """Whether a living holder has the job's lease."""
-    rows = Store().read("leases").filter(pl.col("job") == job).collect()
-    return not rows.is_empty() and _is_alive(rows.row(0, named=True))
+    return any(lease.job == job and lease.is_alive for lease in list_leases())
+
+
+def held_here(job: str) -> str | None:
+    """This process's name as the holder of the job's lease, None where it does not hold it."""
+    return next((holder for holder, held in _HELD_HERE.items() if held == job), None)
+
+
+def list_leases() -> list[Lease]:
+    """Every lease that was not let go: the living, and those whose holder died."""
+    rows = Store().read("leases").filter(pl.col("holder") != FREE).sort("job").collect()
+    return [
+        Lease(
+            row["job"],
+            row["holder"],
+            row["acquired_at"],
+            row["heartbeat_at"],
+            row["flow_run_id"],
+            _is_alive(row),
+        )
+        for row in rows.iter_rows(named=True)
+    ]
+
+
+def free(lease: Lease) -> bool:
+    """Let go of a dead holder's lease; False where somebody else took it meanwhile."""
+    return _write(Store(), lease.job, FREE, only_if_held_by=lease.holder)
 
 
 def _take(store: Store, job: str, holder: str) -> None:
@@ -105,9 +151,17 @@ def _write(store: Store, job: str, holder: str, only_if_held_by: str) -> bool:
         if (FREE if mine.is_empty() else mine["holder"][0]) != only_if_held_by:
             return False
         now = datetime.now(UTC)
-        acquired = now if mine.is_empty() or holder != only_if_held_by else mine["acquired_at"][0]
+        is_beat = holder == only_if_held_by and not mine.is_empty()
+        acquired = mine["acquired_at"][0] if is_beat else now
+        flow_run_id = mine["flow_run_id"][0] if is_beat else flow_runs.current_id()
         row = pl.DataFrame(
-            {"job": [job], "holder": [holder], "acquired_at": [acquired], "heartbeat_at": [now]},
+            {
+                "job": [job],
+                "holder": [holder],
+                "acquired_at": [acquired],
+                "heartbeat_at": [now],
+                "flow_run_id": [None if holder == FREE else flow_run_id],
+            },
             schema=rows.schema,
         )
         if store.replace("leases", pl.concat([rows.filter(pl.col("job") != job), row]), version):
@@ -116,24 +170,10 @@ def _write(store: Store, job: str, holder: str, only_if_held_by: str) -> bool:
 
 def _is_alive(row: dict[str, Any]) -> bool:
     holder = row["holder"] or FREE
-    if holder == FREE or _is_gone(holder):
+    process = holder.rpartition("/")[0]
+    is_left = process == process_name() and holder not in _HELD_HERE
+    if holder == FREE or is_left or is_running(process) is False:
         return False
     # A sign of life from far ahead is a wrong clock's, and must not hold the job until then.
     age: timedelta = abs(datetime.now(UTC) - row["heartbeat_at"])
     return age < timedelta(minutes=load_settings().monitor_lease_minutes)
-
-
-def _is_gone(holder: str) -> bool:
-    """Whether the holder was a process of this machine that no longer runs; False where that cannot be told."""
-    host, _, process = holder.rpartition("/")[0].rpartition("/")
-    if host != socket.gethostname() or not process.isdigit():
-        return False
-    if int(process) == os.getpid():
-        return holder not in _HELD_HERE
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tasks import registration
+from tasks import prometheus, registration, reporting
 from tasks.answers import answered_reviews
 from tasks.attempts import list_attempts
 from tasks.compiled import compile_for
@@ -41,6 +41,8 @@ LOGGER = logging.getLogger("warpgauge")
 # A champion whose files are gone or damaged blinds its own signals, not the others.
 UNREADABLE = (ModelNotFoundError, ModelFileError)
 ALL_GPUS = "all GPUs"
+# How the reason of a decision begins whose source did not answer.
+UNAVAILABLE = "cannot say, unavailable:"
 # States older than this are not read: an episode of which nothing was
 # heard for this long is forgotten, and the signal is armed again. A longer cool-down or re-arm time counts.
 STATE_DAYS = 30
@@ -140,13 +142,23 @@ def record_outcome(order: Mapping[str, Any], state: Any) -> dict[str, Any]:
 
 
 def summarize(decided: Mapping[str, Any], retrained: list[dict[str, Any]]) -> dict[str, Any]:
-    """The monitor's result; a retraining that failed is named in `refused`."""
+    """The monitor's result; a retraining that failed and a source that is away are named in `refused`."""
     failed = [
         f"retraining of {order['model_name']}: {order['outcome']}"
         for order in retrained
         if order["is_failed"]
     ]
-    return {**decided, "retrained": retrained, "refused": failed}
+    away = [
+        f"{row['signal']} of {row['subject']}: {row['reason']}"
+        for row in decided["decisions"]
+        if row["reason"].startswith(UNAVAILABLE)
+    ]
+    return {
+        **decided,
+        "retrained": retrained,
+        "report": reporting.page_of(decided),
+        "refused": [*failed, *away],
+    }
 
 
 def _order(decision: Decision) -> dict[str, Any]:
@@ -161,6 +173,9 @@ def _order(decision: Decision) -> dict[str, Any]:
 
 
 def _utilization(store: Store, settings: Settings, now: datetime) -> list[Measurement]:
+    """By Prometheus where one is set, else from the table."""
+    if settings.prometheus_url is not None:
+        return prometheus.measure_live(settings.prometheus_url.get_secret_value(), settings, now)
     measured = measure_window(store, settings, now)
     if measured:
         return measured

@@ -4,18 +4,25 @@ Tables are Delta Lake. An append reads the table's version, keeps the rows whose
 commits only on top of that very version; when another writer came first the commit is refused and the
 append starts again from the newer version. So collecting the same source twice, two collectors at once
 or a `kill -9` at any point leave each row exactly once, and an append that brings nothing new makes no
-new version.
+new version. Appends leave small files, so the store merges them by itself where they become many; the
+`data_version` tells a table whose rows changed from one whose files did.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import logging
+import math
 import os
 import re
 import shutil
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import polars as pl
@@ -25,14 +32,23 @@ from warpgauge.settings import PROJECT_ROOT, load_settings
 from warpgauge.tables import TABLES, Table
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, PostCommitHookProperties
+    from pyarrow.fs import FileInfo, PyFileSystem
 
+LOGGER = logging.getLogger("warpgauge")
 # Each lost race means that another writer's commit went in, so the loop ends; the bound only keeps a
 # broken store from being tried for ever.
 MAX_COMMIT_ATTEMPTS = 100
 PARQUET_MAGIC = b"PAR1"
 # Signs that the table format's addresses give a meaning of their own.
 UNUSABLE_SIGNS = "%#?*[]"
+# A read opens every file. 100 of them take some 40 ms, a merged one of the same rows 12 ms and half the bytes.
+MOST_SMALL_FILES = 100
+# Larger files are left alone: merged ones stay on disk beside their parts while a registered version reads those.
+MERGED_BYTES = 8 * 2**20
+# What a commit that only moves rows into other files says: the version that has the same rows.
+DATA_VERSION = "warpgauge.dataVersion"
+_LOG_NAME = re.compile(r"([0-9]{20})\..+")
 # Unfinished work in a cache this old is nobody's any more: the slowest download or batch takes minutes.
 STALE_AFTER_S = 24 * 3600
 
@@ -47,6 +63,22 @@ class Appended:
     version: int
 
 
+@dataclass(frozen=True)
+class Forgotten:
+    """What became of the files that only old versions of a table need.
+
+    Attributes:
+        file_count, size_bytes: Of the files removed, or that would be.
+        waiting_bytes: Of data files that will go once they are old enough.
+        unreadable: Versions that were to be kept and cannot be read any more.
+    """
+
+    file_count: int = 0
+    size_bytes: int = 0
+    waiting_bytes: int = 0
+    unreadable: tuple[int, ...] = ()
+
+
 # A table of `warpgauge.tables` by its name, or one that a spec file defines.
 TableName = str | Table
 
@@ -54,6 +86,11 @@ TableName = str | Table
 def table_named(name: TableName) -> Table:
     """The definition of a table."""
     return TABLES[name] if isinstance(name, str) else name
+
+
+def table_known_by(name: str) -> Table:
+    """A table of which only the name matters: where it is defined, in a spec file, may be gone."""
+    return TABLES.get(name) or Table(name, row="", key=(), columns=())
 
 
 class Store:
@@ -79,6 +116,11 @@ class Store:
         """The table's version number, None where there is no table yet: the data version a run records."""
         table = self._open(name)
         return None if table is None else table.version()
+
+    def data_version(self, name: TableName) -> int | None:
+        """The version that last changed the table's rows: merging small files makes a version with the same rows."""
+        table = self._open(name)
+        return None if table is None else _data_version(table)
 
     def table_id(self, name: TableName) -> str | None:
         """What tells the table from one that was deleted and made anew, whose versions start again at 0."""
@@ -108,13 +150,7 @@ class Store:
             return spec.empty().lazy()
         frame = _scan(opened)
         stored = frame.collect_schema()
-        # A table written before a column was introduced reads as null there.
-        return frame.select(
-            pl.col(column.name).cast(column.dtype)
-            if column.name in stored
-            else pl.lit(None, dtype=column.dtype).alias(column.name)
-            for column in spec.columns
-        )
+        return frame.select(_stored_as(column.name, column.dtype, stored) for column in spec.columns)
 
     def read_valid(
         self, name: TableName, version: int | None = None, where: pl.Expr | None = None
@@ -129,13 +165,17 @@ class Store:
         spec = table_named(name)
         refused = self._collected(
             "quarantine",
-            self.read("quarantine").filter(pl.col("table_name") == spec.name).select("row_sha256"),
+            self.read("quarantine").filter(pl.col("table_name") == spec.name).select("row_sha256", "row_key"),
         )
         frame = self.read(name, version)
         if where is not None:
             frame = frame.filter(where)
         if refused.is_empty():
             return frame
+        hashes = [hashlib.sha256(key.encode()).hexdigest() for key in refused["row_key"].fill_null("")]
+        if hashes == refused["row_sha256"].to_list():
+            # A row's hash is that of its key's text, and texts are compared without hashing every row.
+            return frame.filter(~pl.struct(spec.key).struct.json_encode().is_in(refused["row_key"].implode()))
         rows = self._collected(spec.name, frame)
         keep = ~spec.key_hashes(rows).is_in(refused["row_sha256"].implode())
         return rows.filter(keep).lazy()
@@ -150,37 +190,20 @@ class Store:
             SchemaError: If the frame does not fit the table.
             ServiceUnavailableError: If the store cannot be read or written (disk full, no permission).
         """
-        from deltalake import CommitProperties, write_deltalake
-        from deltalake.exceptions import CommitFailedError
-
         spec = table_named(name)
         rows = spec.conform(frame).unique(subset=spec.key, keep="first", maintain_order=True)
         for _ in range(MAX_COMMIT_ATTEMPTS):
             table = self._open(spec) or self._create(spec)
             version = int(table.version())
-            known = _scan(table).select(spec.key)
+            known = _scan(table).filter(_may_hold(spec, rows)).select(spec.key)
             new = self._collected(
                 spec.name, rows.lazy().join(known, on=list(spec.key), how="anti", nulls_equal=True)
             )
             if new.is_empty():
                 return Appended(spec.name, frame.height, 0, version)
-            try:
-                write_deltalake(
-                    table,
-                    new.to_arrow(),
-                    mode="append",
-                    schema_mode="merge",
-                    commit_properties=CommitProperties(max_commit_retries=0),
-                )
-            except CommitFailedError:
-                continue
-            except (OSError, _delta_error()) as error:
-                raise self._unavailable(spec.name, error) from error
-            return Appended(spec.name, frame.height, new.height, version + 1)
-        raise ServiceUnavailableError(
-            f"table {spec.name}: {MAX_COMMIT_ATTEMPTS} commits in a row lost against other writers; "
-            "stop the other collectors and run this one again"
-        )
+            if self._commit(table, spec, new, "append"):
+                return Appended(spec.name, frame.height, new.height, version + 1)
+        raise self._outrun(spec.name)
 
     def replace(self, name: str, frame: pl.DataFrame, expected_version: int | None) -> bool:
         """Write the whole of a small table, if nobody wrote since `expected_version`.
@@ -207,27 +230,183 @@ class Store:
         expected_version: int | None,
         mode: Literal["append", "overwrite"],
     ) -> bool:
-        from deltalake import CommitProperties, write_deltalake
-        from deltalake.exceptions import CommitFailedError
-
         spec = TABLES[name]
         table = self._open(name) or self._create(spec)
         # A table that was just made has version 0 and no rows, like one that was not there.
         if table.version() != (expected_version or 0):
             return False
+        return self._commit(table, spec, spec.conform(frame), mode)
+
+    def _commit(
+        self, table: DeltaTable, spec: Table, rows: pl.DataFrame, mode: Literal["append", "overwrite"]
+    ) -> bool:
+        """Write on top of the opened version; False if another writer came first."""
+        from deltalake import CommitProperties, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
         try:
             write_deltalake(
                 table,
-                spec.conform(frame).to_arrow(),
+                rows.to_arrow(),
                 mode=mode,
-                schema_mode="merge" if mode == "append" else None,
+                schema_mode="merge",
                 commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=keep_old_log(),
             )
         except CommitFailedError:
             return False
         except (OSError, _delta_error()) as error:
-            raise self._unavailable(name, error) from error
+            raise self._unavailable(spec.name, error) from error
+        if len(table.file_uris()) > MOST_SMALL_FILES:
+            try:
+                self.merge_small_files(spec)
+            except ServiceUnavailableError as error:
+                # The rows are committed; the next append tries again.
+                LOGGER.warning("small files are not merged: %s", error)
         return True
+
+    def merge_small_files(self, name: TableName, most: int = MOST_SMALL_FILES) -> int:
+        """Merge a table's small files into few where there are more than `most`.
+
+        Nothing is lost: the rows are the same, older versions read the files that they did, and a writer who
+        comes first is joined or makes this a later try's work.
+
+        Returns:
+            How many files were merged.
+        """
+        from deltalake import CommitProperties, WriterProperties
+        from deltalake.exceptions import CommitFailedError
+
+        table = self._open(name)
+        if table is None:
+            return 0
+        sizes = pl.Series(table.get_add_actions().column("size_bytes"))
+        if (sizes < MERGED_BYTES).sum() <= most:
+            return 0
+        try:
+            merged = table.optimize.compact(
+                target_size=MERGED_BYTES,
+                writer_properties=WriterProperties(compression="ZSTD"),
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, custom_metadata={DATA_VERSION: str(_data_version(table))}
+                ),
+                post_commithook_properties=keep_old_log(),
+            )
+        except CommitFailedError:
+            return 0
+        except (OSError, _delta_error()) as error:
+            raise self._unavailable(table_named(name).name, error) from error
+        return int(merged["numFilesRemoved"])
+
+    def delete_rows(self, name: TableName, predicate: str) -> int:
+        """Remove rows from the newest version; older versions have them still.
+
+        Args:
+            name: Which table.
+            predicate: SQL on its columns that is true for the rows to remove.
+
+        Returns:
+            How many were removed.
+        """
+        from deltalake.exceptions import CommitFailedError
+
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            table = self._open(name)
+            if table is None:
+                return 0
+            try:
+                done = table.delete(predicate, post_commithook_properties=keep_old_log())
+            except CommitFailedError:
+                continue
+            except (OSError, _delta_error()) as error:
+                raise self._unavailable(table_named(name).name, error) from error
+            return int(done["num_deleted_rows"])
+        raise self._outrun(table_named(name).name)
+
+    def forget_versions(
+        self, name: TableName, needed: Collection[int], before: datetime, *, dry_run: bool = False
+    ) -> Forgotten:
+        """Remove what only versions older than a time need: their log, and data files that no kept version reads.
+
+        The newest version, all that were the newest one at or after the time, and the needed ones read the same
+        rows afterwards. What a killed writer left is removed too, once it is that old. A process that is killed in
+        between leaves files that the next call removes.
+
+        Args:
+            name: Which table.
+            needed: Versions to keep, however old.
+            before: Until when a version is old, with time zone.
+            dry_run: Remove nothing and write nothing, only count.
+        """
+        table = self._open(name)
+        if table is None:
+            return Forgotten()
+        spec = table_named(name)
+        try:
+            files = _file_system(self.table_uri(name))
+            log = _log_files(files)
+            commits = [
+                version for version, file in log if file.path.endswith(".json") and file.mtime < before
+            ]
+            kept = {version for version in needed if version <= table.version()}
+            unreadable = {version for version in kept if not self._is_readable(name, version)}
+            kept -= unreadable
+            gone = []
+            if commits:
+                # Newest at that time: from it on the log stays as it is.
+                base = max(commits)
+                old = {version for version in kept if version < base}
+                if not dry_run:
+                    self._write_checkpoints(name, {*old, base, table.version()}, log)
+                gone = [file for version, file in log if version < base and version not in old]
+            since_s = max(0.0, (datetime.now(UTC) - before).total_seconds())
+            unread, waiting = (
+                # Only a list: the library would commit two versions without new rows to remove them.
+                files.get_file_info(
+                    table.vacuum(
+                        retention_hours=hours,
+                        enforce_retention_duration=False,
+                        keep_versions=sorted(kept),
+                        full=True,
+                        dry_run=True,
+                    )
+                )
+                for hours in (math.ceil(since_s / 3600), 0)
+            )
+            gone += unread
+            for file in gone if not dry_run else []:
+                with contextlib.suppress(FileNotFoundError):
+                    files.delete_file(file.path)
+        except (OSError, _delta_error()) as error:
+            raise self._unavailable(spec.name, error) from error
+        return Forgotten(len(gone), _bytes(gone), _bytes(waiting) - _bytes(unread), tuple(sorted(unreadable)))
+
+    def size_bytes(self, name: TableName) -> int:
+        """Bytes of a table's files, its log's and older versions' too; 0 where there is no table."""
+        from pyarrow.fs import FileSelector
+
+        if self._open(name) is None:
+            return 0
+        found = _file_system(self.table_uri(name)).get_file_info(FileSelector("", recursive=True))
+        return _bytes(found)
+
+    def _is_readable(self, name: TableName, version: int) -> bool:
+        try:
+            return self._open(name, version) is not None
+        except ServiceUnavailableError as error:
+            LOGGER.warning("%s", error)
+            return False
+
+    def _write_checkpoints(
+        self, name: TableName, versions: set[int], log: list[tuple[int, FileInfo]]
+    ) -> None:
+        """Make versions readable without the log before them; the newest comes last, where the next reader begins."""
+        have = {version for version, file in log if file.path.endswith(".checkpoint.parquet")}
+        newest = max(versions)
+        for version in [*sorted(versions - have - {newest}), newest]:
+            opened = self._open(name, version)
+            if opened is not None:
+                opened.create_checkpoint()
 
     def _collected(self, name: str, frame: pl.LazyFrame) -> pl.DataFrame:
         try:
@@ -241,7 +420,10 @@ class Store:
 
         try:
             return DeltaTable(self.table_uri(name), version=version)
-        except TableNotFoundError:
+        except TableNotFoundError as error:
+            # Without its log an old version looks like a table that is not there, which would read as no rows.
+            if version is not None and self._open(name) is not None:
+                raise self._unavailable(table_named(name).name, error) from error
             return None
         except (OSError, _delta_error()) as error:
             raise self._unavailable(table_named(name).name, error) from error
@@ -267,11 +449,76 @@ class Store:
                 return opened
             raise self._unavailable(spec.name, error) from error
 
+    def _outrun(self, name: str) -> ServiceUnavailableError:
+        return ServiceUnavailableError(
+            f"table {name}: {MAX_COMMIT_ATTEMPTS} commits in a row lost against other writers; "
+            "stop the other collectors and run this one again"
+        )
+
     def _unavailable(self, name: str, error: BaseException) -> ServiceUnavailableError:
         return ServiceUnavailableError(
             f"table {name} at {self.address}/{name} cannot be read or written: {_one_line(error)}; "
             "free space or mend the permission and run again: what was committed is whole"
         )
+
+
+def keep_old_log() -> PostCommitHookProperties:
+    """A checkpoint now and then, and no more: the library would forget versions older than 30 days, and models were
+    trained on some of them. `tasks/compaction.py` forgets those that nobody needs.
+    """
+    from deltalake import PostCommitHookProperties
+
+    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+
+
+def _file_system(uri: str) -> PyFileSystem:
+    """The files of a table, wherever it lies, by paths within it."""
+    from deltalake.fs import DeltaStorageHandler
+    from pyarrow.fs import PyFileSystem
+
+    return PyFileSystem(DeltaStorageHandler(uri))
+
+
+def _bytes(files: Collection[FileInfo]) -> int:
+    return sum(file.size or 0 for file in files)
+
+
+def _log_files(files: PyFileSystem) -> list[tuple[int, FileInfo]]:
+    """Commits and checkpoints of a table's log in the order of their versions."""
+    from pyarrow.fs import FileSelector
+
+    found = [
+        (int(named[1]), file)
+        for file in files.get_file_info(FileSelector("_delta_log", recursive=False))
+        if (named := _LOG_NAME.fullmatch(file.base_name))
+    ]
+    return sorted(found, key=lambda one: (one[0], one[1].path))
+
+
+def _data_version(table: DeltaTable) -> int:
+    version = int(table.version())
+    newest: dict[str, Any] = next(iter(table.history(1)), {})
+    # Another writer's rows may have come between the look at the table and the commit, which then says less.
+    if newest.get("version") == version and newest.get("readVersion") == version - 1:
+        return int(newest.get(DATA_VERSION, version))
+    return version
+
+
+def _stored_as(name: str, dtype: pl.DataType, stored: pl.Schema) -> pl.Expr:
+    """A column in its type; one that a table was written before reads as null there."""
+    if name not in stored:
+        return pl.lit(None, dtype=dtype).alias(name)
+    # Without a cast a filter reaches the files, and those outside of it are not read.
+    return pl.col(name) if stored[name] == dtype else pl.col(name).cast(dtype)
+
+
+def _may_hold(spec: Table, rows: pl.DataFrame) -> pl.Expr:
+    """Which rows of the table may have a key of these: those of their times, so that older files are not read."""
+    may = pl.lit(True)
+    for name in spec.key:
+        if rows.schema[name].is_temporal() and rows.height and not rows[name].null_count():
+            may &= pl.col(name).is_between(rows[name].min(), rows[name].max())
+    return may
 
 
 def _scan(table: DeltaTable) -> pl.LazyFrame:
@@ -331,19 +578,40 @@ def mlruns_dir() -> Path:
     return PROJECT_ROOT / "mlruns"
 
 
+def local_root() -> Path:
+    """Folder of what lies beside the tables on this machine, also where those lie in an object store."""
+    address = load_settings().resolved_data_dir()
+    return PROJECT_ROOT / "data" if "://" in address else Path(address)
+
+
 def cache_dir(kind: str) -> Path:
     """Folder of things that can be made again (downloaded wheels, embeddings); made if absent.
 
     Raises:
         ServiceUnavailableError: If it cannot be made (disk full, no permission, a file in its place).
     """
-    address = load_settings().resolved_data_dir()
-    root = PROJECT_ROOT / "data" if "://" in address else Path(address)
-    folder = root / "cache" / kind
+    folder = local_root() / "cache" / kind
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cache_unavailable(folder, error) from error
+    return folder
+
+
+def reports_dir() -> Path:
+    """Folder of the monitor's pages and metrics; made if absent. `warpgauge compact` bounds it.
+
+    Raises:
+        ServiceUnavailableError: If it cannot be made (disk full, no permission, a file in its place).
+    """
+    folder = local_root() / "reports" / "monitor"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServiceUnavailableError(
+            f"the folder {folder} cannot be made: {_one_line(error)}; free space, mend the permission or move what "
+            "lies in its place away, and run again"
+        ) from error
     return folder
 
 

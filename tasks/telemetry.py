@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 def measure_window(store: Store, settings: Settings, now: datetime) -> list[Measurement]:
     """Utilization of each GPU in the monitor's window before `now`; empty where there is no sample."""
-    from warpgauge.drift.utilization import measure_utilization
+    from warpgauge.drift.utilization import MEASURED_COLUMNS, measure_utilization
 
     start = now - timedelta(hours=settings.monitor_window_hours)
     return measure_utilization(
-        store.read_valid("gpu_samples", where=pl.col("sampled_at") >= start).collect(),
+        store.read_valid("gpu_samples", where=pl.col("sampled_at") >= start)
+        .select(MEASURED_COLUMNS)
+        .collect(),
         now=now,
         window_hours=settings.monitor_window_hours,
         limit_percent=settings.monitor_utilization_limit_percent,

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from tasks.storage import mlruns_dir
 from warpgauge.errors import ServiceUnavailableError, SettingsError
@@ -264,6 +264,40 @@ def log_monitor_metrics(values: dict[str, float]) -> None:
     from mlflow.entities import Metric
 
     client = connect()
+    run_id = _monitor_run_id(client)
+    now = datetime.now(UTC).timestamp()
+    metrics = [Metric(name, value, int(now * 1000), int(now)) for name, value in values.items()]
+    for start in range(0, len(metrics), PAGE_ROWS):
+        client.log_batch(run_id, metrics=metrics[start : start + PAGE_ROWS])
+
+
+@store_errors()
+def log_monitor_files(files: dict[str, str]) -> str:
+    """Put texts (pages, SVG) among the artifacts of the monitor's one run, in the place of those before them.
+
+    Args:
+        files: Path among the artifacts to text. The same few paths every time, or the run would grow for ever.
+
+    Returns:
+        The run's id.
+    """
+    client = connect()
+    run_id = _monitor_run_id(client)
+    for path, text in files.items():
+        client.log_text(run_id, text, path)
+    return run_id
+
+
+def artifact_address(run_id: str, path: str) -> str | None:
+    """Where a browser finds an artifact; None where no server gives it, or only to a login."""
+    uri = tracking_uri().rstrip("/")
+    if not uri.startswith("http") or "@" in uri:
+        return None
+    return f"{uri}/get-artifact?{urlencode({'run_uuid': run_id, 'path': path})}"
+
+
+def _monitor_run_id(client: MlflowClient) -> str:
+    """The monitor's one long-lived run; made where there is none."""
     # The oldest, where two first monitors made one each.
     found = client.search_runs(
         [experiment_id(client)],
@@ -276,9 +310,7 @@ def log_monitor_metrics(values: dict[str, float]) -> None:
         if found
         else client.create_run(experiment_id(client), run_name="monitor", tags={"role": "monitor"})
     )
-    now = datetime.now(UTC).timestamp()
-    metrics = [Metric(name, value, int(now * 1000), int(now)) for name, value in values.items()]
-    for start in range(0, len(metrics), PAGE_ROWS):
-        client.log_batch(run.info.run_id, metrics=metrics[start : start + PAGE_ROWS])
-    # Metrics may be added to an ended run; a running one would look like a process that died.
-    client.set_terminated(run.info.run_id)
+    if run.info.status == "RUNNING":
+        # Metrics and files may be added to an ended run; a running one would look like a process that died.
+        client.set_terminated(run.info.run_id)
+    return str(run.info.run_id)

@@ -22,6 +22,7 @@ from tasks.search import search_boosting
 from tasks.storage import Store, TableName, table_named
 from tasks.telemetry import measure_window
 from warpgauge.accelerate import lightgbm_device
+from warpgauge.drift.residuals import ResidualRows, fit_residual_reference
 from warpgauge.errors import ModelNotFoundError, NoDataError, SettingsError, WindowError
 from warpgauge.latency.evaluation import GROUP_ID, ROW_ID
 from warpgauge.latency.fitting import Boosting
@@ -164,7 +165,6 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
     Returns:
         The bundle's folder.
     """
-    from warpgauge.drift.residuals import fit_residual_reference
     from warpgauge.latency.explanation_plots import draw_explanations
     from warpgauge.latency.plots import draw_training
     from warpgauge.latency.training import train_latency
@@ -224,9 +224,7 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
     )
     files = trained.model.to_files()
     try:
-        reference = fit_residual_reference(
-            trained.residuals_log, graph_ids=trained.heldout[GROUP_ID].to_list(), seed=settings.latency_seed
-        )
+        reference = fit_residual_reference(_heldout_residuals(trained, taught), seed=settings.latency_seed)
         files |= reference.to_files()
     except WindowError as error:
         notes.append(f"the monitor will have no residual reference: {error}")
@@ -273,6 +271,33 @@ def train_latency(plan: Mapping[str, Any], reason: str) -> str:
     frames = {GATE_ROWS: trained.gate_rows, GATE_BASELINE: gate}
     figures = draw_training(trained) | draw_explanations(trained.dependence, trained.effects)
     return write_bundle(facts, files, frames, {}, figures)
+
+
+def _heldout_residuals(trained: LatencyTraining, taught: pl.DataFrame) -> ResidualRows:
+    """What the monitor will compare new rows with: held-out errors beside the noise scale that the model states."""
+    scheme = trained.model.scheme
+    # All that reports are cut by, and all within which noise depends on size alone.
+    slices = list(dict.fromkeys((*scheme.slice_columns, *scheme.noise_columns)))
+    levels = [name for level in scheme.interval_levels for name in level]
+    # A name that no column of a spec can have.
+    shape = "shape of the row"
+    columns = taught.select(*dict.fromkeys((scheme.id_column, *slices, *levels))).with_columns(
+        scheme.shapes(taught).alias(shape)
+    )
+    rows = trained.heldout.select(ROW_ID).join(
+        columns.unique(scheme.id_column),
+        left_on=ROW_ID,
+        right_on=scheme.id_column,
+        how="left",
+        maintain_order="left",
+    )
+    return ResidualRows(
+        trained.residuals_log,
+        noise_scale=trained.model.intervals.half_width(trained.heldout["predicted_us"].to_numpy(), rows),
+        graph_id=trained.heldout[GROUP_ID].to_list(),
+        shape_id=rows[shape].to_list(),
+        slices=rows.select(slices),
+    )
 
 
 def latency_boosting(settings: Settings, scheme: RowScheme) -> Boosting:

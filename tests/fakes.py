@@ -2,8 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,3 +175,42 @@ def write_kernels(
     path = folder / f"kernels-{seed}-{few_tiles}-{slower}.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+ROUNDS_BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def decision_row(
+    minutes: float = 0,
+    value: float | None = 50.0,
+    *,
+    signal: str = "utilization_p95",
+    subject: str = "GPU-1",
+    phase: str = "quiet",
+    state: Mapping[str, Any] | None = None,
+    **columns: Any,
+) -> dict[str, Any]:
+    """A row of `tables.DECISIONS`, so many minutes after `ROUNDS_BEGIN`; one without a value cannot say."""
+    decided_at = ROUNDS_BEGIN + timedelta(minutes=minutes)
+    row = {
+        "decision_id": f"{signal}/{subject}/{minutes}",
+        "monitor_run_id": f"run-{minutes:g}",
+        "decided_at": decided_at,
+        "signal": signal,
+        "subject": subject,
+        "model_name": "launch-latency",
+        "model_version": "3",
+        "status": "cannot_say" if value is None else "measured",
+        "value": value,
+        "lower": None if value is None else value - 2,
+        "upper": None if value is None else value + 1,
+        "limit": 92.0,
+        "sample_count": 12 if value is None else 1234,
+        "action": "wait" if value is None else "none",
+        "reason": "cannot say, too few: 12 of 50" if value is None else f"within its limit: p95 {value:g} %",
+        "episode_id": None,
+        "alert_cause": None,
+        "state": json.dumps({"phase": phase, "decided_at": decided_at.isoformat(), **(state or {})}),
+        "details": None,
+    }
+    return {**row, **columns}

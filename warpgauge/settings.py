@@ -189,6 +189,18 @@ class GateSettings(_Section):
     gate_model_size_limit_mb: float = Field(1.2, gt=0, le=10_000, description="Largest latency model file")
 
 
+class PrometheusSettings(_Section):
+    """A Prometheus server that scrapes the GPUs."""
+
+    prometheus_url: SecretStr | None = Field(
+        None,
+        description="http://host:9090, with a login where needed: the monitor takes utilization from there if set",
+    )
+    prometheus_scrape_s: float = Field(
+        15.0, ge=0.1, le=3600, description="How often that server scrapes the GPUs"
+    )
+
+
 class MonitorSettings(_Section):
     """When the monitor acts."""
 
@@ -239,6 +251,52 @@ class MonitorSettings(_Section):
         30.0, gt=0, le=100_000, description="A retraining without a sign of life for this long is dead"
     )
     alert_webhook_url: SecretStr | None = Field(None, description="Alerts are posted here as JSON if set")
+    alert_retry_hours: float = Field(
+        72.0, gt=0, le=168, description="How long an alert that the webhook does not take is tried again"
+    )
+
+
+class ReportSettings(_Section):
+    """Where the monitor's own metrics can be read, besides the folder of its pages."""
+
+    monitor_textfile: str | None = Field(
+        None,
+        pattern=r"\.prom$",
+        description="Metrics for the textfile collector of node_exporter: a path in its folder that ends in .prom",
+    )
+    monitor_metrics_port: int = Field(
+        0, ge=0, le=65_535, description="`warpgauge monitor` answers Prometheus on this port; 0 opens none"
+    )
+    monitor_metrics_host: str = Field(
+        "127.0.0.1", min_length=1, description="Address that the port is opened on; 0.0.0.0 is every one"
+    )
+
+
+class RetentionSettings(_Section):
+    """What `warpgauge compact` keeps; it never removes what a registered model version needs."""
+
+    retention_samples_days: float = Field(
+        7.0, gt=0, le=36_500, description="GPU samples; longer than the window of the monitor"
+    )
+    retention_history_days: float = Field(
+        90.0,
+        gt=30,
+        le=36_500,
+        description="Decisions, predictions, answered review entries, runs that no model version refers to",
+    )
+    retention_cache_mb: float = Field(
+        2000.0, ge=0, le=10_000_000, description="Largest size of the caches together, 1,000,000 bytes a MB"
+    )
+    retention_reports_days: float = Field(
+        2.0, ge=0, le=36_500, description="Pages of the monitor's rounds, besides the newest"
+    )
+    retention_reports_count: int = Field(300, ge=1, le=1_000_000, description="Newest pages that are kept")
+    retention_grace_hours: float = Field(
+        24.0,
+        ge=0,
+        le=8760,
+        description="How long what was replaced stays for those who read it; 0 only where nobody works on the store",
+    )
 
 
 class Settings(
@@ -248,7 +306,10 @@ class Settings(
     LatencySettings,
     DocqualitySettings,
     GateSettings,
+    PrometheusSettings,
     MonitorSettings,
+    ReportSettings,
+    RetentionSettings,
 ):
     """All settings together."""
 

@@ -1,9 +1,10 @@
+import json
 import math
 from typing import Any
 
 import pytest
 
-from warpgauge.drift.measurement import CAUSES, Measurement
+from warpgauge.drift.measurement import CAUSES, DETAILS_LENGTH, Measurement
 from warpgauge.errors import WindowError
 
 
@@ -63,3 +64,47 @@ def test_a_contradictory_measurement_is_refused(changes: dict[str, Any], message
     }
     with pytest.raises(WindowError, match=message):
         Measurement(**(facts | changes))
+
+
+def with_details(details: dict[str, Any]) -> Measurement:
+    return Measurement.measured(
+        "residuals", "launch-latency", 2.0, limit=4.0, sample_count=100, reason="x", details=details
+    )
+
+
+def test_details_are_kept_as_json_and_none_where_there_are_none() -> None:
+    assert with_details({}).details_json() is None
+    assert json.loads(with_details({"rmse": 0.25, "names": ["a"]}).details_json() or "") == {
+        "rmse": 0.25,
+        "names": ["a"],
+    }
+
+
+def test_of_many_slices_all_rows_and_those_nearest_their_limits_are_kept() -> None:
+    slices = [{"slice": "all rows", "value": 0.5, "limit": 4.0, "reason": "long " * 50}]
+    slices += [
+        {"slice": f"s{number}", "value": float(number), "limit": 4.0, "reason": "long " * 50}
+        for number in range(99)
+    ]
+    slices += [{"slice": "new", "value": None, "limit": None, "is_never_seen": True}]
+    kept = json.loads(with_details({"slices": slices}).details_json() or "")["slices"]
+    assert [one["slice"] for one in kept] == ["all rows", *(f"s{number}" for number in range(98, 79, -1))]
+    assert not any("reason" in one for one in kept)
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"slices": [{"slice": "x" * 5000}] * 9, "rmse": 0.25},
+        {"text": "x" * 100_000, "rmse": 0.25},
+        {"null_reasons": {f"reason {number}": number for number in range(5000)}, "rmse": 0.25},
+        {"slices": "none", "rmse": 0.25},
+        {"slices": [], "rmse": 0.25},
+        {"slices": [None, 3], "rmse": 0.25},
+    ],
+)
+def test_details_are_bounded_and_the_small_figures_stay(details: dict[str, Any]) -> None:
+    text = with_details(details).details_json()
+    assert text is not None
+    assert len(text) <= DETAILS_LENGTH
+    assert json.loads(text)["rmse"] == 0.25

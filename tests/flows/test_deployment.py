@@ -3,12 +3,8 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,18 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks import registration
+from tasks import deployment, flow_runs, registration
 from tests.fakes import write_kernel_spec, write_kernels
+from warpgauge.errors import SettingsError
 from warpgauge.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-PATIENCE_S = 120
-DEPLOYMENTS = {"collect-telemetry", "collect", "train-latency", "train-docquality", "monitor"}
+DEPLOYMENTS = {"collect-telemetry", "collect", "train-latency", "train-docquality", "monitor", "compact"}
 
 
 def test_prefect_yaml_names_flows_that_exist_and_the_monitors_events() -> None:
-    from tasks.announcement import DOCQUALITY_EVENT, LATENCY_EVENT
+    from tasks.deployment import DOCQUALITY_EVENT, LATENCY_EVENT
 
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     assert {entry["name"] for entry in deployments} == DEPLOYMENTS
@@ -61,76 +57,21 @@ def test_deploy_without_a_server_says_what_to_do() -> None:
     assert "prefect server start" in json.loads(done.stdout)["message"]
 
 
-def wait_for(condition: Any, what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(1)
-    raise AssertionError(f"{what} did not happen in {PATIENCE_S} s")
-
-
-@pytest.fixture
-def server(registry: Path) -> Iterator[dict[str, str]]:
-    """Environment of a Prefect server of its own, with a worker beside it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = os.environ | {
-        "PREFECT_HOME": str(registry / "prefect"),
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    }
-    prefect = str(BIN / "prefect")
-    log = (registry / "server.log").open("w")
-    processes = [
-        subprocess.Popen(
-            [prefect, "server", "start", "--port", str(port)], env=environment, stdout=log, stderr=log
-        )
-    ]
-    try:
-
-        def is_up() -> bool:
-            try:
-                with urllib.request.urlopen(f"{environment['PREFECT_API_URL']}/health", timeout=5) as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
-        wait_for(is_up, "the start of the Prefect server")
-        deployed = subprocess.run(
-            [BIN / "warpgauge", "deploy", "--json"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert deployed.returncode == 0, deployed.stderr
-        environment["DEPLOYED"] = deployed.stdout
-        worker = [prefect, "worker", "start", "--pool", "warpgauge"]
-        processes.append(subprocess.Popen(worker, env=environment, stdout=log, stderr=log, cwd=ROOT))
-        yield environment
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(timeout=60)
-        log.close()
-
-
 @pytest.mark.slow
+@pytest.mark.prefect
 def test_drift_event_starts_the_training_deployment_with_its_reason_and_its_spec(
-    server: dict[str, str], registry: Path
+    service: Any, registry: Path, wait_for: Any
 ) -> None:
-    deployed = json.loads(server["DEPLOYED"])
+    deployed = service.command("deploy")
+    service.start_worker()
     assert {entry["name"] for entry in deployed["deployments"]} == DEPLOYMENTS
     assert {event for entry in deployed["automations"] for event in entry["expects"]} == {
         "warpgauge.drift.latency",
         "warpgauge.drift.docquality",
     }
-    again = subprocess.run(
-        [BIN / "warpgauge", "deploy", "--json"], env=server, capture_output=True, text=True, check=False
-    )
-    assert len(json.loads(again.stdout)["automations"]) == 2
+    again = service.command("deploy")
+    assert len(again["automations"]) == 2
+    assert again["not_in_file"] == []
 
     # As `monitoring.decide` gives them; their templates are checked against real ones in the monitor's tests.
     spec = write_kernel_spec(registry / "specs")
@@ -154,7 +95,7 @@ def test_drift_event_starts_the_training_deployment_with_its_reason_and_its_spec
     )
     sent = subprocess.run(
         [sys.executable, "-c", program, json.dumps(orders)],
-        env=server,
+        env=service.environment,
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -164,14 +105,7 @@ def test_drift_event_starts_the_training_deployment_with_its_reason_and_its_spec
     assert sent.stdout.strip() == "[]"  # nothing is left to run in the monitor's process
 
     def started(order: dict[str, str]) -> Any:
-        body = json.dumps({"flows": {"name": {"any_": ["train-latency"]}}}).encode()
-        request = urllib.request.Request(
-            f"{server['PREFECT_API_URL']}/flow_runs/filter",
-            data=body,
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            runs = json.loads(answer.read())
+        runs = service.runs("train-latency")
         return [run for run in runs if run["parameters"].get("attempt_id") == order["attempt_id"]]
 
     # There are no launches in this store, so their training ends with what it needs; the other one waits for it.
@@ -181,3 +115,94 @@ def test_drift_event_starts_the_training_deployment_with_its_reason_and_its_spec
             assert run["parameters"][name] == order[name]
         wait_for(lambda: started(order)[0]["state_type"] == end, "the end of the training")  # noqa: B023
     assert registration.table_models() == {"latency-tiny": {"table": str(spec), "folder": ""}}
+
+
+# What is refused before anything is applied
+
+
+def test_own_file_may_be_deployed() -> None:
+    deployment.check_deployments(deployment.DEPLOYMENTS_FILE)
+
+
+def test_flows_are_read_with_what_they_take_run_and_emit() -> None:
+    flows = deployment.read_flows(ROOT)
+    monitor = flows["flows/monitor_drift.py:monitor_drift"]
+    assert monitor.runs == {"monitor", "train-latency", "train-docquality"}
+    assert monitor.emits == set(deployment.emitted_events())
+    assert {name for name, flow in flows.items() if flow.is_training} == {
+        "flows/run_pipeline.py:run_pipeline",
+        "flows/train_docquality.py:train_docquality",
+        "flows/train_latency.py:train_latency",
+    }
+    train = flows["flows/train_latency.py:train_latency"]
+    assert {"reason", "attempt_id", "model_name", "table", "folder"} <= train.parameters
+    assert train.emits == frozenset()
+
+
+def test_every_flow_is_among_those_whose_dead_runs_are_closed() -> None:
+    named = {name for flow in deployment.read_flows(ROOT).values() for name in flow.runs}
+    # A rehearsal has a server of its own, which ends with it.
+    assert named - {"drill"} == set(flow_runs.FLOW_NAMES)
+
+
+BAD_FILES = {
+    "expects everything": (
+        'expect: ["warpgauge.drift.docquality"]',
+        "expect: []",
+        "would fire on every event of the server",
+    ),
+    "mistyped event": (
+        "warpgauge.drift.latency",
+        "warpgauge.drift.latncy",
+        "did you mean warpgauge.drift.latency?",
+    ),
+    "field that is not sent": (
+        "{{ event.payload.attempt_id }}",
+        "{{ event.payload.attempt }}",
+        "takes `event.payload.attempt`",
+    ),
+    "starts itself": (
+        'expect: ["warpgauge.drift.docquality"]\n        match: {"prefect.resource.id": "warpgauge.model.*"}',
+        'expect: ["prefect.flow-run.Completed"]',
+        "a run of train-docquality starts train-docquality, without end",
+    ),
+    "no limit": ("concurrency_limit", "concurrency_limits", "must not run at once"),
+    "no YAML": ("deployments:", "deployments: [", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "said"), BAD_FILES.values(), ids=BAD_FILES)
+def test_bad_file_is_refused_before_anything_is_applied(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    old: str,
+    new: str,
+    said: str,
+) -> None:
+    text = (ROOT / "prefect.yaml").read_text()
+    assert old in text
+    (tmp_path / "prefect.yaml").write_text(text.replace(old, new))
+    (tmp_path / "flows").symlink_to(ROOT / "flows")
+
+    def applied(*_: object, **__: object) -> None:
+        pytest.fail("something was applied")
+
+    monkeypatch.setattr(deployment, "DEPLOYMENTS_FILE", tmp_path / "prefect.yaml")
+    monkeypatch.setattr(deployment, "server_url", lambda: "http://127.0.0.1:1/api")
+    monkeypatch.setattr(deployment, "_create_work_pool", applied)
+    with pytest.raises(SettingsError, match=r"prefect\.yaml") as refused:
+        deployment.deploy()
+    assert said in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+def test_what_is_on_the_server_and_not_in_the_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "prefect.yaml"
+    file.write_text("deployments: [{name: monitor}, {name: train, triggers: [{name: warpgauge drift}]}]")
+    on_server = [{"name": "monitor"}, {"name": "train"}, {"name": "retired"}]
+    automations = [{"name": "warpgauge drift"}, {"name": "warpgauge page me"}]
+    assert deployment._not_in_file(file, on_server, automations) == [
+        "deployment retired",
+        "automation warpgauge page me",
+    ]

@@ -4,13 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks import attempts, leases, tracking
+from tasks import attempts, flow_runs, leases, tracking
+from tasks.processes import process_name
 from tasks.tracking import connect
+from warpgauge.errors import ServiceUnavailableError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 from warpgauge.settings import PROJECT_ROOT
 
@@ -109,20 +113,124 @@ def test_killed_retraining_is_running_while_it_lives_and_failed_after(registry: 
     assert [row["outcome"] for row in attempts.list_attempts()] == ["failed"]
     run = connect().search_runs([connect().get_experiment_by_name(tracking.EXPERIMENT).experiment_id])[0]
     assert run.info.status == "FAILED"
-    assert "nobody holds" in run.data.tags["why"]
+    assert "no longer holds the lease" in run.data.tags["why"]
 
 
 def test_attempt_that_ends_while_the_list_is_made_keeps_its_end(
     registry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with attempts.attempt(LAUNCH_LATENCY, "episode/1") as attempt:
+    whole = leases.list_leases
+    with (
+        leases.hold(attempts.training_job(LAUNCH_LATENCY)),
+        attempts.attempt(LAUNCH_LATENCY, "episode/1") as attempt,
+    ):
 
-        def ended_and_free(job: str) -> bool:
+        def ended_and_free() -> list[leases.Lease]:
             attempt.end("promoted", "better")
-            return False
+            return []
 
-        monkeypatch.setattr(leases, "is_held", ended_and_free)
+        monkeypatch.setattr(leases, "list_leases", ended_and_free)
         assert [row["outcome"] for row in attempts.list_attempts()] == ["promoted"]
+        monkeypatch.setattr(leases, "list_leases", whole)
+
+
+def test_attempt_of_a_dead_holder_is_over_although_another_training_holds_the_lease_by_now(
+    registry: Path,
+) -> None:
+    client = connect()
+    experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
+    tags = {
+        "model_name": LAUNCH_LATENCY,
+        "attempt_id": "e/1",
+        "outcome": "running",
+        "holder": "other/1/2/dead",
+    }
+    run = client.create_run(experiment, tags=tags)
+    with leases.hold(attempts.training_job(LAUNCH_LATENCY)):
+        listed = {row["attempt_id"]: row["outcome"] for row in attempts.list_attempts()}
+        assert listed.pop("e/1") == "failed"
+        # The one that runs was ordered by nobody, and is listed all the same: one retraining at a time.
+        assert listed == {leases.held_here(attempts.training_job(LAUNCH_LATENCY)): "running"}
+    assert client.get_run(run.info.run_id).info.status == "FAILED"
+    assert [row["attempt_id"] for row in attempts.list_attempts()] == ["e/1"]
+
+
+def test_attempt_says_which_process_works_on_it(registry: Path) -> None:
+    job = attempts.training_job(LAUNCH_LATENCY)
+    with leases.hold(job), attempts.attempt(LAUNCH_LATENCY, "episode/1"):
+        holder = leases.held_here(job)
+    run = connect().search_runs([connect().get_experiment_by_name(tracking.EXPERIMENT).experiment_id])[0]
+    assert run.data.tags["holder"] == holder
+    assert run.data.tags["process"] == process_name()
+    assert str(os.getpid()) in holder
+    assert "flow_run_id" not in run.data.tags
+
+
+# What killed processes left in MLflow
+
+
+@pytest.fixture
+def open_run(registry: Path) -> Callable[..., str]:
+    """Make a run that is open, as a killed registration leaves it; its id."""
+
+    def make(name: str, **tags: str) -> str:
+        client = connect()
+        experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
+        return str(client.create_run(experiment, run_name=name, tags=tags).info.run_id)
+
+    return make
+
+
+def status(run_id: str) -> str:
+    return str(connect().get_run(run_id).info.status)
+
+
+def test_open_trainings_whose_lease_nobody_holds_are_closed_with_a_reason(open_run: Any) -> None:
+    early = open_run("launch-latency 2026-11-30 10:00")  # killed before its tags were set
+    tagged = open_run("any name", model_name="latency-gemm")
+    trial = open_run("doc-quality trial 3", model_name=DOC_QUALITY, role="trial")
+    others = [open_run("monitor", role="monitor"), open_run("somebody's experiment")]
+    closed = attempts.close_dead_runs()
+    assert sorted(one["name"] for one in closed) == [
+        "any name",
+        "doc-quality trial 3",
+        "launch-latency 2026-11-30 10:00",
+    ]
+    for run in (early, tagged, trial):
+        assert status(run) == "KILLED"
+        assert "killed" in connect().get_run(run).data.tags["why"]
+    assert [status(run) for run in others] == ["RUNNING", "RUNNING"]
+    assert attempts.close_dead_runs() == []
+
+
+def test_open_training_under_a_living_lease_is_never_touched(open_run: Any) -> None:
+    with leases.hold(attempts.training_job(LAUNCH_LATENCY)):
+        mine = open_run("launch-latency 2026-11-30 10:00")
+        assert attempts.close_dead_runs() == []
+        assert status(mine) == "RUNNING"
+    alone = open_run("launch-latency 2026-11-30 11:00", process=process_name())
+    attempts.close_dead_runs()
+    assert (status(mine), status(alone)) == ("KILLED", "RUNNING")
+
+
+def test_next_training_closes_what_a_killed_one_left(open_run: Any) -> None:
+    left = open_run("launch-latency 2026-11-30 10:00", holder="other/1/2/dead")
+    with leases.hold(attempts.training_job(LAUNCH_LATENCY)), attempts.attempt(LAUNCH_LATENCY, None):
+        assert status(left) == "KILLED"
+
+
+def test_service_that_is_away_leaves_its_part_for_the_next_time(
+    open_run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = open_run("launch-latency 2026-11-30 10:00")
+
+    def away(*_: object) -> list[dict[str, str]]:
+        raise ServiceUnavailableError("Prefect is away")
+
+    monkeypatch.setattr(flow_runs, "close_dead_runs", away)
+    assert [one["what"] for one in attempts.close_dead_runs()] == ["MLflow run"]
+    assert status(left) == "KILLED"
+    assert "Prefect is away" in caplog.text
 
 
 def test_newest_attempts_come_first_where_there_are_more_than_a_page(

@@ -14,6 +14,7 @@ import pytest
 
 from tasks import leases
 from tasks.leases import hold, is_held
+from tasks.processes import process_name
 from tasks.storage import Store
 from warpgauge.errors import ServiceUnavailableError
 from warpgauge.tables import LEASES, Table
@@ -120,8 +121,46 @@ def test_process_that_was_killed_loses_its_lease_at_once(project: Path, holders:
         assert is_held(JOB)
 
 
-def test_container_that_started_again_is_not_the_holder_that_died(project: Path) -> None:
-    write_lease(f"{socket.gethostname()}/{os.getpid()}/0badcafe")
+def test_lease_that_this_process_could_not_let_go_is_free(project: Path) -> None:
+    write_lease(f"{process_name()}/0badcafe")
+    assert not is_held(JOB)
+    with hold(JOB):
+        assert is_held(JOB)
+
+
+def test_process_that_has_the_number_of_a_dead_holder_by_now_is_not_the_holder(project: Path) -> None:
+    machine, process, started = process_name().split("/")
+    write_lease(f"{machine}/{process}/{int(started) - 1}/0badcafe")
+    assert not is_held(JOB)
+
+
+def test_holder_in_a_container_beside_this_one_is_not_looked_for_among_our_processes(project: Path) -> None:
+    write_lease(f"{socket.gethostname()}:1/{2**22 + 1}/77/0badcafe")
+    assert is_held(JOB)
+
+
+def test_dead_holders_are_listed_and_freed_and_living_ones_are_not(project: Path) -> None:
+    write_lease("other-host/1/2/0badcafe", age=timedelta(hours=1))
+    with hold("another job"):
+        listed = {lease.job: lease for lease in leases.list_leases()}
+        assert {job: lease.is_alive for job, lease in listed.items()} == {JOB: False, "another job": True}
+        assert leases.held_here("another job") == listed["another job"].holder
+        assert leases.free(listed[JOB])
+        assert [lease.job for lease in leases.list_leases()] == ["another job"]
+        # It is somebody else's by now.
+        with hold(JOB):
+            assert not leases.free(listed[JOB])
+            assert is_held(JOB)
+    assert leases.held_here("another job") is None
+
+
+def test_store_of_an_older_version_is_read_and_written(project: Path) -> None:
+    from deltalake import write_deltalake
+
+    then = datetime.now(UTC) - timedelta(hours=1)
+    old = {"job": [JOB], "holder": ["host/1/0badcafe"], "acquired_at": [then], "heartbeat_at": [then]}
+    (project / "data" / "leases").mkdir(parents=True)
+    write_deltalake(str(project / "data" / "leases"), pl.DataFrame(old).to_arrow())
     assert not is_held(JOB)
     with hold(JOB):
         assert is_held(JOB)

@@ -14,6 +14,7 @@ import pytest
 
 from tasks.storage import STALE_AFTER_S, Store, cache_dir, remove_stale
 from warpgauge.errors import SchemaError, ServiceUnavailableError, SettingsError
+from warpgauge.tables import TABLES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -133,6 +134,127 @@ def test_kill_in_the_middle_of_appends_leaves_whole_commits(tmp_path: Path) -> N
     rows = store.read("gpu_samples").collect()
     assert rows["sampled_at"].n_unique() == rows.height
     assert rows.filter(pl.col("sampled_at") < NOW + timedelta(seconds=800)).height == 800
+
+
+def test_appends_leave_few_files_and_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.storage.MOST_SMALL_FILES", 5)
+    monkeypatch.setattr(Store.merge_small_files, "__defaults__", (5,))
+    store = Store(str(tmp_path))
+    for step in range(14):
+        assert store.append("gpu_samples", samples(10 * step, 10)).added == 10
+        assert len(store.read("gpu_samples").collect()) == 10 * (step + 1)
+        live = pl.Series(store._open("gpu_samples").file_uris())
+        assert len(live) <= 6
+    assert store.append("gpu_samples", samples(0, 140)).added == 0
+    assert store.append("gpu_samples", samples(5, 140)).added == 5
+
+
+def test_merging_files_makes_no_other_data_version(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    assert store.data_version("gpu_samples") is None
+    for step in range(3):
+        last = store.append("gpu_samples", samples(10 * step, 10)).version
+        assert store.data_version("gpu_samples") == last
+    assert store.merge_small_files("gpu_samples", 3) == 0
+    assert store.merge_small_files("gpu_samples", 1) == 3
+    assert store.version("gpu_samples") == last + 1
+    assert store.data_version("gpu_samples") == last
+    assert store.merge_small_files("gpu_samples", 0) == 0
+    assert store.append("gpu_samples", samples(30, 10)).version == last + 2
+    assert store.data_version("gpu_samples") == last + 2
+    # A merge of a merged file still names the version that the rows are of.
+    assert store.merge_small_files("gpu_samples", 1) == 2
+    assert store.data_version("gpu_samples") == last + 2
+    assert store.delete_rows("gpu_samples", f"sampled_at < '{NOW.isoformat()}'") == 0
+    assert store.delete_rows("gpu_samples", "utilization_percent > 0") == 40
+    assert store.data_version("gpu_samples") == store.version("gpu_samples")
+
+
+def test_rows_that_come_while_files_are_merged_are_another_data_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path))
+    for step in range(3):
+        store.append("gpu_samples", samples(10 * step, 10))
+    opened = store._open("gpu_samples")
+    newest = store.append("gpu_samples", samples(30, 10)).version
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_open", lambda *_: opened)
+        store.merge_small_files("gpu_samples", 1)
+    assert store.read("gpu_samples").collect().height == 40
+    assert store.data_version("gpu_samples") == store.version("gpu_samples") > newest
+
+
+def test_merge_that_fails_costs_the_append_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> int:
+        raise ServiceUnavailableError("No space left on device")
+
+    monkeypatch.setattr("tasks.storage.MOST_SMALL_FILES", 1)
+    monkeypatch.setattr(Store, "merge_small_files", full)
+    store = Store(str(tmp_path))
+    for step in range(3):
+        assert store.append("gpu_samples", samples(10 * step, 10)).added == 10
+    assert "small files are not merged: No space left on device" in caplog.text
+
+
+@pytest.mark.parametrize("hours", [0, 1, 24 * 40])
+def test_late_and_early_rows_are_told_from_those_that_are_there(tmp_path: Path, hours: int) -> None:
+    store = Store(str(tmp_path))
+    store.append("gpu_samples", samples(0, 10))
+    moved = samples(0, 10).with_columns(pl.col("sampled_at") + timedelta(hours=hours))
+    assert store.append("gpu_samples", pl.concat([moved, samples(0, 3)])).added == (10 if hours else 0)
+    assert store.append("gpu_samples", pl.concat([samples(0, 3), moved])).added == 0
+
+
+def test_old_version_that_was_forgotten_is_an_error_and_never_no_rows(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for step in range(4):
+        store.append("gpu_samples", samples(10 * step, 10))
+    store.forget_versions("gpu_samples", [], datetime.now(UTC) + timedelta(days=1))
+    for version in (1, 3, 99):
+        with pytest.raises(ServiceUnavailableError, match="gpu_samples"):
+            store.read("gpu_samples", version)
+    assert store.read("gpu_samples").collect().height == 40
+
+
+def test_library_forgets_no_version_by_itself(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for step in range(3):
+        store.append("gpu_samples", samples(10 * step, 10))
+    store._open("gpu_samples").alter.set_table_properties({"delta.checkpointInterval": "5"})
+    store._open("gpu_samples").create_checkpoint()
+    log = tmp_path / "gpu_samples" / "_delta_log"
+    long_ago = time.time() - 100 * 24 * 3600
+    for file in log.iterdir():
+        os.utime(file, (long_ago, long_ago))
+    for step in range(3, 9):
+        store.append("gpu_samples", samples(10 * step, 10))
+    assert len(list(log.glob("*.checkpoint.parquet"))) == 2
+    assert store.read("gpu_samples", 2).collect().height == 20
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_rows_in_quarantine_are_left_out_by_their_key_or_its_hash(tmp_path: Path, is_named: bool) -> None:
+    store = Store(str(tmp_path))
+    rows = pl.concat([samples(0, 10), samples(0, 10, 'GPU-"ü"')])
+    store.append("gpu_samples", rows)
+    bad = store.read("gpu_samples").filter(pl.col("sampled_at") >= NOW + timedelta(seconds=7)).collect()
+    keys = bad.select(pl.struct("gpu_uuid", "sampled_at").struct.json_encode()).to_series()
+    refused = {
+        "table_name": ["gpu_samples"] * 6,
+        "row_sha256": TABLES["gpu_samples"].key_hashes(bad),
+        "row_key": keys if is_named else ["{}"] * 6,
+        "check_name": ["range"] * 6,
+        "reason": ["too hot"] * 6,
+        "quarantined_at": [NOW] * 6,
+    }
+    store.append("quarantine", pl.DataFrame(refused))
+    late = pl.col("sampled_at") >= NOW + timedelta(seconds=5)
+    assert store.read_valid("gpu_samples").collect().height == 14
+    assert store.read_valid("gpu_samples", where=late).collect().height == 4
+    assert store.read_valid("gpu_samples").filter(~late).collect().height == 10
 
 
 def test_replace_loses_against_a_writer_who_came_first(tmp_path: Path) -> None:

@@ -50,9 +50,6 @@ CAP_DEVIATIONS = 6.0
 # A reference that is unlucky is so for all its windows. On re-drawn references of real texts and of heavy tails the
 # gamma distribution's own quantile at 1 in 1,000 was exceeded by 2 to 3 in 1,000; at an eighth by fewer than stated.
 MEAN_SAFETY = 8.0
-# The reference's own variance is taken as given, which is right where it is large; a third of the ratio makes up for
-# it on heavy tails (Student t of 4 degrees: 69 of 20,000 at the ratio itself).
-VARIANCE_SAFETY = 3.0
 INTERVAL_RATIO = 0.95
 TENSORS_FILE = "embedding_reference.safetensors"
 FACTS_FILE = "embedding_reference.json"
@@ -65,6 +62,7 @@ ARRAY_SHAPES = {
     "held_out_variances": ("axis",),
     "centre": ("axis",),
     "caps": ("axis",),
+    "kurtosis": ("axis",),
     "window_sizes": ("size",),
     "t2_mean": ("size",),
     "t2_variance": ("size",),
@@ -90,6 +88,7 @@ class Reference:
         capped_variances: The same of the capped scores: what the tests compare with.
         centre: Mean of the capped scores, near 0, shape (axes,).
         caps: Distance from the median beyond which a score counts as that far, shape (axes,).
+        kurtosis: Of the capped scores along each axis, 3 for a normal distribution, shape (axes,).
         kernel: What the two-sample test keeps.
         held_out_variances: The same on rows that did not choose the axes: what unchanged new rows show. On 700
             texts of 384 dimensions it is 5 to 20 % less, and a test that ignored it would be off by as much.
@@ -111,6 +110,7 @@ class Reference:
     held_out_variances: Floats
     centre: Floats
     caps: Floats
+    kurtosis: Floats
     kernel: KernelReference
     row_count: int
     false_alarm_ratio: float
@@ -151,8 +151,11 @@ class Reference:
         all" errs towards fewer false alarms.
         """
         ratio = self.false_alarm_ratio if false_alarm_ratio is None else false_alarm_ratio
+        # The heavier the tails, the less one reference tells of the variance of another sample: on Student t of 4
+        # degrees (kurtosis 6 to 7) a limit at the ratio itself fired 69 times in 20,000.
+        safety = max(1.0, float(self.kurtosis[axis - 1]) - 2)
         return math.expm1(
-            NormalDist().inv_cdf(1 - ratio / VARIANCE_SAFETY) * self.log_change_spread(window_rows, axis)
+            NormalDist().inv_cdf(1 - ratio / safety) * self.log_change_spread(window_rows, axis)
         )
 
     def log_change_spread(self, window_rows: int, axis: int) -> float:
@@ -246,7 +249,8 @@ def fit_reference(
     # Halvings see half of the rows and their own luck; the kurtosis of all of them gives the same number for large
     # windows (the variance of a log variance is (kurtosis - 1) / n). The mean of both is steadier than either.
     moments = [((capped - capped.mean(axis=0)) ** power).mean(axis=0) for power in (2, 4)]
-    scale = (scale + np.sqrt(np.maximum(moments[1] / moments[0] ** 2 - 1, 0.0))) / 2
+    kurtosis = moments[1] / moments[0] ** 2
+    scale = (scale + np.sqrt(np.maximum(kurtosis - 1, 0.0))) / 2
     return Reference(
         encoder_id=encoder_id,
         mean=mean,
@@ -256,6 +260,7 @@ def fit_reference(
         held_out_variances=capped_variances * _held_out_ratios(rows, count, seed),
         centre=capped.mean(axis=0),
         caps=caps,
+        kurtosis=kurtosis,
         kernel=fit_kernel_reference(rows, seed),
         row_count=len(rows),
         false_alarm_ratio=float(false_alarm_ratio),

@@ -40,7 +40,9 @@ def checked_files(
         raise ModelFileError(f"{facts_file}: not JSON, so cut or altered: {error}") from error
     if not isinstance(facts, dict) or facts.get("format") != expected_format:
         found = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
-        raise ModelFileError(f"{facts_file}: format is {found!r}, this version reads {expected_format!r}")
+        raise ModelFileError(
+            f"{facts_file}: format is {found!r}, this version reads {expected_format!r}; train a new version"
+        )
     sha256 = hashlib.sha256(files[tensors_file]).hexdigest()
     if sha256 != facts.get(HASH_FACT):
         raise ModelFileError(

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from statistics import NormalDist
 
 import numpy as np
 import polars as pl
 
 from warpgauge import tables
-from warpgauge.drift.measurement import Measurement
+from warpgauge.drift.measurement import Cause, Measurement
 from warpgauge.errors import SchemaError, WindowError
 
 SIGNAL = "utilization_p95"
@@ -24,7 +26,10 @@ PERCENTILE = 95.0
 INTERVAL_RATIO = 0.95
 # No GPU is busy for more than all of the time: the end of the interval where no reading is above it.
 HIGHEST_PERCENT = 100.0
+# Prometheus itself takes a series for ended after five minutes without a scrape.
+STALE_S = 300.0
 NEEDED_COLUMNS = ("gpu_uuid", "sampled_at", "utilization_percent")
+MEASURED_COLUMNS = (*NEEDED_COLUMNS, "null_reasons")
 
 
 def measure_utilization(
@@ -76,10 +81,12 @@ def measure_utilization(
     frame = frame.with_columns(
         (value.is_not_null() & value.is_finite() & value.is_between(0.0, HIGHEST_PERCENT)).alias("valid")
     )
+    # Once apart, not filtered for each GPU: a day of readings is a million rows.
+    by_gpu = {str(uuid): rows for (uuid,), rows in frame.partition_by("gpu_uuid", as_dict=True).items()}
     return [
         _measure_gpu(
             uuid,
-            frame.filter(pl.col("gpu_uuid") == uuid),
+            by_gpu[uuid],
             start,
             now,
             limit_percent,
@@ -87,8 +94,98 @@ def measure_utilization(
             minimum_coverage_ratio,
             expected_step_s,
         )
-        for uuid in frame["gpu_uuid"].unique().sort().to_list()
+        for uuid in sorted(by_gpu)
     ]
+
+
+def interval_quantiles(count: int) -> dict[str, float]:
+    """The quantiles to ask a server for: p95, and the ends of its interval by the normal form of the binomial ranks.
+
+    Args:
+        count: Readings in the window, at least 1.
+    """
+    half = NormalDist().inv_cdf((1 + INTERVAL_RATIO) / 2) * math.sqrt(0.95 * 0.05 / count)
+    return {"p95": 0.95, "lower": max(0.0, 0.95 - half), "upper": min(1.0, 0.95 + half)}
+
+
+def measure_quantiles(
+    uuid: str,
+    percent: Mapping[str, float],
+    *,
+    count: int,
+    newest_s: float | None,
+    now: datetime,
+    window_hours: float,
+    limit_percent: float,
+    minimum_samples: int,
+    minimum_coverage_ratio: float,
+    scrape_s: float,
+    source: str,
+) -> Measurement | None:
+    """The same measurement from quantiles that a server computed; None where its readings must be looked at one by one.
+
+    Args:
+        uuid: The GPU.
+        percent: `p95`, `lower`, `upper`, `sum`, `smallest`, `largest` in percent; absent where the server gave none.
+        count: Readings in the window.
+        newest_s: Unix time of the newest reading; None where the series has ended.
+        now: End of the window.
+        window_hours, limit_percent, minimum_samples, minimum_coverage_ratio: As `measure_utilization`.
+        scrape_s: How often a reading is expected.
+        source: Where it comes from, for the details.
+    """
+    expected = max(1, math.floor(window_hours * 3600 / scrape_s))
+    coverage_ratio = min(1.0, count / expected)
+    details = {
+        "source": source,
+        "valid_count": count,
+        "coverage_ratio": round(coverage_ratio, 6),
+        "smallest_percent": percent.get("smallest"),
+        "largest_percent": percent.get("largest"),
+    }
+    details = {
+        name: value for name, value in details.items() if not isinstance(value, float) or math.isfinite(value)
+    }
+
+    def silent(cause: Cause, explanation: str) -> Measurement:
+        return Measurement.cannot_say(
+            SIGNAL, uuid, cause, explanation, sample_count=count, limit=limit_percent, details=details
+        )
+
+    if count == 0:
+        return silent("no samples", f"no reading in the window ({source})")
+    if newest_s is None or now.timestamp() - newest_s > max(STALE_S, 4 * scrape_s):
+        return silent("stale", f"the series has ended: no reading of late ({source}); is the exporter up?")
+    needed = ("p95", "lower", "upper", "sum", "smallest", "largest")
+    is_clean = (
+        all(math.isfinite(percent.get(name, math.nan)) for name in needed)
+        and percent["smallest"] >= 0
+        and percent["largest"] <= HIGHEST_PERCENT
+    )
+    if not is_clean:
+        return None
+    if count < minimum_samples:
+        return silent(
+            "too few", f"{count} readings, a 95th percentile needs {minimum_samples}; widen the window"
+        )
+    if coverage_ratio < minimum_coverage_ratio:
+        return silent(
+            "low coverage",
+            f"{coverage_ratio:.1%} of the readings of one each {scrape_s:g} s are there, {minimum_coverage_ratio:.1%} are "
+            "needed",
+        )
+    p95 = percent["p95"]
+    return Measurement.measured(
+        SIGNAL,
+        uuid,
+        p95,
+        lower=min(percent["lower"], p95),
+        upper=max(percent["upper"], p95),
+        limit=limit_percent,
+        sample_count=count,
+        reason=f"p95 {p95:.1f} % of {count} readings against {limit_percent:g} % ({source})",
+        details=details,
+    )
 
 
 def _refuse_bad_arguments(
@@ -126,10 +223,12 @@ def _measure_gpu(
 ) -> Measurement:
     future_count = rows.filter(pl.col("sampled_at") > now).height
     inside = rows.filter(pl.col("sampled_at").is_between(start, now))
-    # A valid reading comes before a null one of the same time; then the first row wins.
-    unique = inside.sort(["sampled_at", "valid"], descending=[False, True], maintain_order=True).unique(
-        "sampled_at", keep="first", maintain_order=True
-    )
+    unique = inside
+    if not (np.diff(inside["sampled_at"].to_physical().to_numpy()) > 0).all():
+        # A valid reading comes before a null one of the same time; then the first row wins.
+        unique = inside.sort(["sampled_at", "valid"], descending=[False, True], maintain_order=True).unique(
+            "sampled_at", keep="first", maintain_order=True
+        )
     valid = unique.filter("valid")
     reasons = _null_reasons(unique)
     rejected_count = sum(reasons.values())
