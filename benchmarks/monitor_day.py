@@ -307,7 +307,11 @@ def _cpu_s() -> float:
 
 def _children(process: int) -> Iterator[int]:
     for listed in glob.glob(f"/proc/{process}/task/*/children"):
-        for child in map(int, Path(listed).read_text().split()):
+        try:
+            found = Path(listed).read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
+            continue
+        for child in map(int, found):
             yield child
             yield from _children(child)
 

@@ -327,7 +327,7 @@ def _no_change(
         found.append(
             {
                 "rows_of": name,
-                "windows": windows,
+                "windows": count,
                 "firings": fired,
                 "cannot_say": silent,
                 "is_asked": is_asked,

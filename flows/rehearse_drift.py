@@ -10,6 +10,7 @@ from flows.train_latency import train_latency
 from tasks import drill
 
 add_rows = task(name="add rehearsed rows")(drill.add_rows)
+answer_review = task(name="answer review queue")(drill.answer_review)
 summarize = task(name="summarize rehearsal")(drill.summarize)
 
 
@@ -27,6 +28,9 @@ def rehearse_drift(kind: str) -> dict[str, Any]:
     timeline.monitored(monitor_drift(allow_simulated=True))
     timeline.tell("rows of another law", add_rows(kind, drill.SHIFTED))
     timeline.monitored(monitor_drift(allow_simulated=True))
+    if kind == "docquality":
+        timeline.tell("people answer", answer_review())
+        timeline.trained(train_docquality())
     timeline.tell("more of these", add_rows(kind, drill.AFTER))
     last_round = monitor_drift(allow_simulated=True)
     timeline.monitored(last_round)

@@ -24,6 +24,7 @@ from typing import Any
 import polars as pl
 
 from tasks import leases
+from tasks.answers import answered_documents
 from tasks.monitoring import STATE_DAYS
 from tasks.needs import Needs, find_needs
 from tasks.storage import Store, local_root, table_known_by
@@ -288,12 +289,7 @@ def _drop_answered(
 ) -> tuple[int, str]:
     """Entries of the human queue that a person answered long ago: the label stays, the question goes."""
     cutoff = now - timedelta(days=settings.retention_history_days)
-    answers = (
-        store.read("labels")
-        .filter(pl.col("label_source") == "human")
-        .group_by("document_id")
-        .agg(pl.col("labelled_at").max())
-    )
+    answers = answered_documents(store).lazy()
     is_answered = (pl.col("labelled_at") >= pl.col("queued_at")) & (pl.col("labelled_at") < cutoff)
     said = f"entries that were answered more than {settings.retention_history_days:g} days ago"
 

@@ -137,12 +137,42 @@ def add_rows(kind: str, stage: int) -> str:
         )
         return f"{rows.height} simulated launches of 2 GPUs{how}"
     count = rehearsal.FIRST_REPORTS if stage == FIRST else rehearsal.MORE_REPORTS
-    batch = rehearsal.rehearsed_reports(stage, is_shifted=is_shifted, count=count)
+    # All of the new ones are about the other area; those after them come as training then knew them.
+    ratio = {SHIFTED: 1.0, AFTER: 0.25}.get(stage, 0.0)
+    batch = rehearsal.rehearsed_reports(stage, count, ratio)
     store.append("documents", batch.documents.with_columns(now.alias("fetched_at")))
     if stage == FIRST:
         store.append("labels", batch.labels.with_columns(now.alias("labelled_at")))
-    how = " about another product area" if is_shifted else ""
+    how = f", {ratio:.0%} of them about another product area" if ratio else ""
     return f"{batch.documents.height} simulated reports{how}"
+
+
+def answer_review() -> str:
+    """Answer every queued report as its maker labelled it, through the files that people use; say how many."""
+    from tasks import review
+
+    folder = Path(Store().address).parent
+    exported = review.export_queue(str(folder / "review.csv"))
+    if not exported["documents"]:
+        return "no report waits for a person"
+    known = rehearsal.rehearsed_reports(SHIFTED, rehearsal.MORE_REPORTS, 1.0).labels
+    queue = pl.read_csv(folder / "review.csv", infer_schema=False).join(
+        known.select("document_id", "is_defect", kind=pl.col("kinds").list.first()),
+        on="document_id",
+        how="left",
+        maintain_order="left",
+    )
+    queue.with_columns(
+        pl.when("is_defect")
+        .then(pl.lit("defect"))
+        .when(~pl.col("is_defect"))
+        .then(pl.lit("ok"))
+        .alias("verdict"),
+        pl.col("kind").alias("kinds"),
+        pl.lit("rehearsal").alias("annotator"),
+    ).drop("is_defect", "kind").write_csv(folder / "answers.csv")
+    imported = review.import_labels([str(folder / "answers.csv")])
+    return f"{imported['files'][0]['added']} of {exported['documents']} queued reports answered"
 
 
 def summarize(timeline: Timeline, last_round: Mapping[str, Any]) -> dict[str, Any]:

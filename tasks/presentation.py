@@ -153,6 +153,7 @@ def _decided(result: Mapping[str, Any]) -> list[str]:
     lines = table(result["decisions"], columns) if result["decisions"] else ["no signal could be measured"]
     lines += [f"retrained {order['model_name']}: {order['outcome']}" for order in result.get("retrained", [])]
     lines += [f"closed {one['what']} {one['name']}: {one['why']}" for one in result.get("closed", [])]
+    lines += [f"report: {result['report']}"] if result.get("report") else []
     return lines
 
 

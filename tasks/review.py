@@ -29,6 +29,7 @@ from warpgauge.registry.names import DOC_QUALITY
 from warpgauge.settings import load_settings
 
 LOGGER = logging.getLogger("warpgauge")
+# So many wait for a person at most: a longer queue is answered no sooner.
 QUEUED_DOCUMENTS = 30
 CONFIG_FILE = "label_studio.xml"
 QUEUED = ("document_id", "why", "queued_at", "priority")
@@ -64,9 +65,12 @@ def queue_documents(decisions: Sequence[Mapping[str, Any]]) -> None:
         )
         return
     documents = new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
-    known = pl.concat(
-        [_waiting(store).select("document_id"), answered_documents(store).select("document_id")]
-    )
+    waiting = _waiting(store)
+    room = QUEUED_DOCUMENTS - waiting.height
+    if room <= 0:
+        LOGGER.info("%d documents wait for a person already; no more are queued", waiting.height)
+        return
+    known = pl.concat([waiting.select("document_id"), answered_documents(store).select("document_id")])
     documents = documents.join(known, on="document_id", how="anti", maintain_order="left")
     # Of a document that was edited meanwhile only the newest version is worth a person's time.
     documents = documents.sort("fetched_at", maintain_order=True).unique(
@@ -77,7 +81,7 @@ def queue_documents(decisions: Sequence[Mapping[str, Any]]) -> None:
     reference = Reference.from_files(registration.model_files(DOC_QUALITY, champion))
     vectors = np.asarray(embed(documents, load_encoder()), dtype=np.float64)
     change = document_changes(reference, vectors, list(tripped))
-    chosen = choose_most_changed(change, vectors, QUEUED_DOCUMENTS)
+    chosen = choose_most_changed(change, vectors, room)
     said = "; ".join(f"{signal.replace('_', ' ')}: {reason}" for signal, reason in tripped.items())
     queue = pl.DataFrame(
         {

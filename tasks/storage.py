@@ -17,6 +17,7 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -93,6 +94,25 @@ def table_known_by(name: str) -> Table:
     return TABLES.get(name) or Table(name, row="", key=(), columns=())
 
 
+class _LookedAt(threading.local):
+    """Tables that a thread has looked at, each with the mark of its newest commit's file."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, tuple[DeltaTable, tuple[int, int, int] | None]] = {}
+
+
+_LOOKED_AT = _LookedAt()
+
+
+def _commit_stamp(uri: str, version: int) -> tuple[int, int, int] | None:
+    """What tells a commit's file from another one of its name; None where it is gone."""
+    try:
+        found = os.stat(f"{uri}/_delta_log/{version:020}.json")
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 class Store:
     """The tables at one address.
 
@@ -114,22 +134,22 @@ class Store:
 
     def version(self, name: TableName) -> int | None:
         """The table's version number, None where there is no table yet: the data version a run records."""
-        table = self._open(name)
-        return None if table is None else table.version()
+        table = self._look_at(name)
+        return None if table is None else int(table.version())
 
     def data_version(self, name: TableName) -> int | None:
         """The version that last changed the table's rows: merging small files makes a version with the same rows."""
-        table = self._open(name)
+        table = self._look_at(name)
         return None if table is None else _data_version(table)
 
     def table_id(self, name: TableName) -> str | None:
         """What tells the table from one that was deleted and made anew, whose versions start again at 0."""
-        table = self._open(name)
+        table = self._look_at(name)
         return None if table is None else str(table.metadata().id)
 
     def other_kinds(self, name: TableName) -> list[str]:
         """Columns that lie there as another type than the definition has, in words."""
-        opened = self._open(name)
+        opened = self._look_at(name)
         stored = {} if opened is None else pl.Schema(opened.schema().to_arrow())
         return [
             f"{column.name} is {found}, not {column.dtype}"
@@ -145,7 +165,7 @@ class Store:
             version: The table as of that version; default is the newest.
         """
         spec = table_named(name)
-        opened = self._open(name, version)
+        opened = self._look_at(name) if version is None else self._open(name, version)
         if opened is None:
             return spec.empty().lazy()
         frame = _scan(opened)
@@ -413,6 +433,27 @@ class Store:
             return frame.collect()
         except (OSError, pl.exceptions.PolarsError) as error:
             raise self._unavailable(name, error) from error
+
+    def _look_at(self, name: TableName) -> DeltaTable | None:
+        """The newest version, for a question that is answered at once: the next look changes the very same object.
+
+        Opening a table reads up to a hundred commits, 10 to 30 ms; bringing an opened one up to date takes 1 ms, and
+        a monitor that is served asks twenty times a round.
+        """
+        uri = self.table_uri(name)
+        table, stamp = _LOOKED_AT.tables.pop(uri, (None, None))
+        # A table that was made anew in the same place counts its versions from 0 again.
+        if table is not None and stamp is not None and _commit_stamp(uri, int(table.version())) == stamp:
+            try:
+                table.update_incremental()
+            except (OSError, _delta_error()):
+                table = None
+        else:
+            table = None
+        table = table or self._open(name)
+        if table is not None and "://" not in uri:
+            _LOOKED_AT.tables[uri] = (table, _commit_stamp(uri, int(table.version())))
+        return table
 
     def _open(self, name: TableName, version: int | None = None):  # type: ignore[no-untyped-def]
         from deltalake import DeltaTable

@@ -29,7 +29,9 @@ def test_areas_speak_of_different_things() -> None:
     assert "cudaMallocAsync" not in texts["training"]
 
 
-@pytest.mark.parametrize(("seed", "count", "area"), [(-1, 5, "runtime"), (0, 0, "runtime"), (0, 5, "cooking")])
+@pytest.mark.parametrize(
+    ("seed", "count", "area"), [(-1, 5, "runtime"), (0, 0, "runtime"), (0, 5, "cooking")]
+)
 def test_impossible_wishes_are_refused(seed: int, count: int, area: str) -> None:
     with pytest.raises(SettingsError, match="simulated reports"):
         simulate_reports(seed, count, area)

@@ -41,7 +41,7 @@ def test_likeness_of_trials_is_found_on_the_safe_side(likeness: float):
     errors += np.sqrt(1 - likeness) * random.normal(size=3_000)
     law = law_of(errors, graphs)
     found = (law.level.between + law.level.among) / law.level.total
-    assert likeness - 0.02 < found < likeness + 0.06
+    assert likeness < found < likeness + 0.1
     assert law.level.effective_count == pytest.approx(3_000 / (1 + 4 * found), rel=0.01)
 
 
@@ -50,8 +50,8 @@ def test_likeness_of_shapes_is_found_apart():
     graphs, shapes = np.repeat(np.arange(1_000), 5), np.repeat(np.arange(100), 50)
     errors = random.normal(size=100)[shapes] + random.normal(size=1_000)[graphs] + random.normal(size=5_000)
     level = law_of(errors, graphs, shapes).level
-    assert level.within == pytest.approx(1 / 3, abs=0.06)
-    assert level.among == pytest.approx(1 / 3, abs=0.12)
+    assert level.within == pytest.approx(1 / 3, abs=0.08)
+    assert level.among == pytest.approx(1 / 3, abs=0.2)
     assert level.mean_error > 0.0025
 
 

@@ -106,7 +106,6 @@ def load(percent: float) -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, empty_tracking_store: Path) -> Path:
     """A store where both models are version 1 and champion. Not to be changed: `world` is a copy."""
-    from warpgauge.docquality import plots as docquality_plots
     from warpgauge.latency import explanation_plots, plots
     from warpgauge.launches.perfscaling import read_perfscaling
 
@@ -115,8 +114,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, empty_tracking_store: Path
     shutil.copy(empty_tracking_store, root / "mlruns" / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
         use(patch, root)
-        for module in (docquality_plots, plots):
-            patch.setattr(module, "draw_training", lambda *_: {})
+        patch.setattr(plots, "draw_training", lambda *_: {})
         patch.setattr(explanation_plots, "draw_explanations", lambda *_: {})
         store = Store()
         launches = read_perfscaling(str(write_launches(root, range(1, 101), trials=4))).frame
@@ -444,7 +442,10 @@ def test_killed_worker_and_its_retraining_are_closed_and_the_next_order_gets_the
         return found and found[0]["state_type"] == state and found[0]
 
     wait_for(
-        lambda: [one for one in attempts.list_attempts() if one["outcome"] == "running"],
+        lambda: (
+            {one["attempt_id"]: one["outcome"] for one in attempts.list_attempts()}.get(order["attempt_id"])
+            == "running"
+        ),
         "the retraining that the automation starts",
     )
     run = run_of(order["attempt_id"], "RUNNING")

@@ -159,5 +159,11 @@ def test_gpu_that_went_away_is_stale_or_absent_and_never_hot(settings_of_seconds
 def test_server_that_is_away_is_said_and_blinds_nothing_else(registry: Path) -> None:
     (one,) = prometheus.measure_live("http://127.0.0.1:9", load_settings(), datetime.now(UTC))
     assert (one.status, one.cause) == ("cannot_say", "unavailable")
-    row = {"signal": one.signal, "subject": one.subject, "reason": f"cannot say, {one.reason}"}
+    row = {
+        "signal": one.signal,
+        "subject": one.subject,
+        "reason": f"cannot say, {one.reason}",
+        "monitor_run_id": "r",
+        "decided_at": datetime.now(UTC),
+    }
     assert "does not answer" in summarize({"decisions": [row]}, [])["refused"][0]

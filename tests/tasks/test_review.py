@@ -65,9 +65,7 @@ def test_what_changed_most_is_queued_with_its_reason_and_once(drifted: Path) -> 
     assert most.str.contains("weights").mean() > 0.7
     assert "embedding shift: squared MMD" in first["why"][0]
     review.queue_documents([TRIPPED])
-    both = queue()
-    assert both.height > first.height
-    assert both["document_id"].is_unique().all()
+    assert queue().sort("document_id").equals(first.sort("document_id"))
 
 
 def test_round_without_drift_of_documents_queues_nothing(drifted: Path) -> None:
@@ -103,6 +101,10 @@ def test_answers_come_back_as_labels_leave_the_queue_and_arm_the_monitor(
     assert plan_training(DOC_QUALITY)["data_versions"] != before
     again = review.import_labels([file])
     assert again["files"][0]["added"] == 0
+    # The room of those that were answered is filled with others.
+    review.queue_documents([TRIPPED])
+    assert queue()["document_id"].is_unique().all()
+    assert queue().height == len(tasks) + 5
 
 
 def test_csv_answered_without_a_time_is_stamped_once(drifted: Path, tmp_path: Path) -> None:

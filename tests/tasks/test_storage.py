@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -217,6 +218,37 @@ def test_old_version_that_was_forgotten_is_an_error_and_never_no_rows(tmp_path: 
         with pytest.raises(ServiceUnavailableError, match="gpu_samples"):
             store.read("gpu_samples", version)
     assert store.read("gpu_samples").collect().height == 40
+
+
+def test_table_that_was_looked_at_is_seen_as_it_is_now(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    place = tmp_path / "gpu_samples"
+    write_deltalake(str(place), samples(0, 2).drop("utilization_percent").to_arrow())
+    store, other = Store(str(tmp_path)), Store(str(tmp_path))
+    assert store.read("gpu_samples").collect()["utilization_percent"].to_list() == [None, None]
+    other.append("gpu_samples", samples(2, 1))
+    assert store.read("gpu_samples").collect()["utilization_percent"].to_list() == [50.0, None, None]
+    first = store.table_id("gpu_samples")
+    version = store.version("gpu_samples")
+    for step in range(5):
+        other.append("gpu_samples", samples(10 + step, 1))
+    other.merge_small_files("gpu_samples", 1)
+    other.forget_versions("gpu_samples", [version], datetime.now(UTC) + timedelta(days=1))
+    assert store.read("gpu_samples").collect().height == 8
+    assert store.version("gpu_samples") == version + 6
+    assert store.data_version("gpu_samples") == version + 5
+    shutil.rmtree(place)
+    assert store.version("gpu_samples") is None
+    assert store.read("gpu_samples").collect().is_empty()
+    other.append("gpu_samples", samples(0, 3))
+    assert store.read("gpu_samples").collect().height == 3
+    assert store.table_id("gpu_samples") != first
+    shutil.rmtree(place)
+    for step in range(9):
+        other.append("gpu_samples", samples(step, 1))
+    assert store.version("gpu_samples") == 9
+    assert store.read("gpu_samples").collect().height == 9
 
 
 def test_library_forgets_no_version_by_itself(tmp_path: Path) -> None:

@@ -52,9 +52,25 @@ def rehearsed_launches(seed: int, *, is_shifted: bool) -> pl.DataFrame:
     )
 
 
-def rehearsed_reports(seed: int, *, is_shifted: bool, count: int) -> DocumentBatch:
-    """Labelled reports about one product area, or about another."""
-    return simulate_reports(seed, count, "training" if is_shifted else "runtime")
+def rehearsed_reports(seed: int, count: int, other_area_ratio: float = 0.0) -> DocumentBatch:
+    """Labelled reports about one product area, a share of them about another.
+
+    Args:
+        seed: Another one gives other reports.
+        count: Reports.
+        other_area_ratio: Share of the other area, 0 to 1.
+    """
+    other = round(count * other_area_ratio)
+    made = [
+        simulate_reports(seed, number, area)
+        for number, area in ((count - other, "runtime"), (other, "training"))
+        if number
+    ]
+    return DocumentBatch(
+        pl.concat([one.documents for one in made]),
+        pl.concat([one.labels for one in made]),
+        counts={"documents": count},
+    )
 
 
 @dataclass(frozen=True)
