@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,8 +71,18 @@ class Service:
             headers={"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.loads(answer.read() or "null")
+
+        def answer() -> Any:
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answered:
+                    return [json.loads(answered.read() or "null")]
+            except urllib.error.HTTPError as error:
+                # Its database is locked for a moment where much happens at once.
+                if error.code != 503:
+                    raise
+                return None
+
+        return wait_until(answer, f"an answer to {path}")[0]
 
     def runs(self, flow: str) -> list[dict[str, Any]]:
         """Runs of a flow, newest first."""

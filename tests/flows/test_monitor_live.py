@@ -388,12 +388,14 @@ def test_drift_event_carries_the_order_of_axis_3_to_whoever_waits_for_it(world: 
     assert result["retrained"] == []
     (order,) = result["orders"]
     assert order["signal"] == "embedding_variance"
-    assert wait_for_event(listener, "warpgauge.drift.docquality", order["attempt_id"]) == {
-        key: order[key] for key in order
-    }
+    sent = wait_for_event(listener, "warpgauge.drift.docquality", "attempt_id", order["attempt_id"])
+    assert sent == order
+    (decision,) = [row for row in result["decisions"] if row["alert_cause"] == "review_due"]
+    told = wait_for_event(listener, "warpgauge.alert.review_due", "alert_id", decision["decision_id"])
+    assert told["reason"] == decision["reason"]
 
 
-def wait_for_event(client: Any, name: str, attempt_id: str) -> dict[str, Any]:
+def wait_for_event(client: Any, name: str, key: str, value: str) -> dict[str, Any]:
     import time
 
     wanted = {
@@ -403,7 +405,7 @@ def wait_for_event(client: Any, name: str, attempt_id: str) -> dict[str, Any]:
     for _ in range(200):
         found = client.request("POST", "/events/filter", json={"filter": wanted}).json()["events"]
         for event in found:
-            if event["payload"]["attempt_id"] == attempt_id:
+            if event["payload"][key] == value:
                 return dict(event["payload"])
         time.sleep(0.1)
     pytest.fail(f"the server got no event {name} in 20 s: {json.dumps(found)}")

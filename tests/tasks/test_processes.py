@@ -52,6 +52,7 @@ def test_number_that_another_process_has_by_now_is_not_the_one_that_died() -> No
         f"{process_name().split('/')[0]}/{10**30}/1",
         f"{process_name().split('/')[0]}/1",
     ],
+    ids=range(9),
 )
 def test_process_of_another_machine_or_no_process_at_all_cannot_be_told(name: str) -> None:
     assert is_running(name) is None
