@@ -7,7 +7,7 @@ from prefect import flow, task
 from flows.collect_documents import collect as collect_documents
 from flows.collect_launches import collect as collect_launches
 from flows.collect_telemetry import collect as collect_telemetry
-from tasks import collection, validation
+from tasks import collection, flow_runs, validation
 
 choose_launch_sources = task(name="choose launch sources")(collection.choose_launch_sources)
 collect_known_tables = task(name="collect known tables")(collection.collect_known_tables)
@@ -33,6 +33,7 @@ def collect_sources(
         keep_whole: Keep the intact records of damaged files.
         gpu_name: GPU that the launches ran on, where their file does not say.
     """
+    flow_runs.sign()
     chosen = choose_launch_sources(launches)
     collected = {
         "launches": (

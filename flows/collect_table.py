@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow, task
 
-from tasks import collection
+from tasks import collection, flow_runs
 
 collect = task(name="collect table", retries=1, retry_condition_fn=collection.is_worth_a_retry)(
     collection.collect_table
@@ -19,4 +19,5 @@ def collect_table(spec: str, folder: str | None = None) -> dict[str, Any]:
         spec: The spec file.
         folder: Where its files lie; None is the spec's own folder.
     """
+    flow_runs.sign()
     return collect(spec, folder)

@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow, task
 
-from tasks import compaction, old_runs
+from tasks import compaction, flow_runs, old_runs
 
 shrink = task(name="shrink copies")(compaction.shrink_copies)
 list_needs = task(name="list what versions need")(compaction.list_needs)
@@ -19,6 +19,7 @@ def compact_store(dry_run: bool = False) -> dict[str, Any]:
     Args:
         dry_run: Change nothing, only say what would go.
     """
+    flow_runs.sign()
     copies = shrink(dry_run)
     with compaction.alone(dry_run):
         needs = list_needs()

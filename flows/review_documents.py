@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow, task
 
-from tasks import review, validation
+from tasks import flow_runs, review, validation
 
 export_queue = task(name="export review queue")(review.export_queue)
 import_labels = task(name="import labels")(review.import_labels)
@@ -22,6 +22,7 @@ def review_documents(
         limit: Most documents to export; None is all.
         answers: Files to import.
     """
+    flow_runs.sign()
     if answers:
         imported = import_labels(answers)
         validate_tables(["labels"])

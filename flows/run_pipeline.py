@@ -11,7 +11,7 @@ from flows import train_docquality as docquality
 from flows import train_latency as latency
 from flows.collect_sources import collect_sources
 from flows.monitor_drift import monitor_drift
-from tasks import attempts, leases, summary
+from tasks import attempts, flow_runs, leases, summary
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 
 summarize = task(name="summarize run")(summary.summarize_run)
@@ -38,6 +38,7 @@ def run_pipeline(
         allow_simulated: A version trained on simulated launches may become champion.
         gpu_name: GPU that the launches ran on, where their file does not say.
     """
+    flow_runs.sign()
     collected = collect_sources(launches, documents, telemetry, field_map, keep_whole, gpu_name)
     verdicts = {}
     with (

@@ -89,6 +89,15 @@ def _begin_attempt(model_name: str, attempt_id: str) -> str:
     return str(client.create_run(experiment_id(client), run_name=name, tags=known).info.run_id)
 
 
+def keep_failure(model_name: str, attempt_id: str, why: str) -> None:
+    """Keep that an ordered retraining failed before its attempt began: its spec is gone, or its lease was not free.
+
+    Nothing would tell the monitor otherwise, which would wait for it until `monitor_lease_minutes` are over.
+    """
+    if all(one["attempt_id"] != attempt_id for one in list_attempts()):
+        Attempt(model_name, attempt_id).end("failed", why)
+
+
 def _end_attempt(client: MlflowClient, run_id: str, outcome: str, why: str) -> None:
     client.set_tag(run_id, "why", shorten(without_passwords(why)))
     client.set_tag(run_id, "outcome", outcome)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tasks import prometheus, registration, reporting
+from tasks import attempts, flow_runs, prometheus, registration, reporting
 from tasks.answers import answered_reviews
 from tasks.attempts import list_attempts
 from tasks.compiled import compile_for
@@ -138,6 +138,8 @@ def record_outcome(order: Mapping[str, Any], state: Any) -> dict[str, Any]:
             )
         )
         return {**order, "outcome": outcome, "is_failed": False}
+    # One that failed before its attempt began is known at once, not only when nobody has seen it for a while.
+    attempts.keep_failure(order["model_name"], order["attempt_id"], str(state.message))
     return {**order, "outcome": f"failed: {state.message}", "is_failed": True}
 
 
@@ -337,11 +339,11 @@ def _context() -> Context:
         version = registration.alias_version(name, CHAMPION)
         if version is not None:
             champions[name] = Champion(version, _trained_utilization(name, version))
-    attempts = tuple(
+    retrainings = tuple(
         Retraining(one["model_name"], one["attempt_id"], one["started_at"], one["outcome"])
-        for one in list_attempts()
+        for one in [*list_attempts(), *flow_runs.waiting_orders()]
     )
-    return Context(champions=champions, retrainings=attempts, answered_reviews=answered_reviews())
+    return Context(champions=champions, retrainings=retrainings, answered_reviews=answered_reviews())
 
 
 def _trained_utilization(model_name: str, version: str) -> float | None:

@@ -514,7 +514,9 @@ DECISIONS = Table(
         Column("episode_id", pl.String(), "the episode it belongs to, null in quiet times"),
         Column("alert_cause", pl.String(), "what a person must hear of, once an episode; null otherwise"),
         Column("state", pl.String(), "JSON of the signal's state after the decision", required=True),
-        Column("details", pl.String(), "JSON of the figures beside the value, the slices among them; bounded"),
+        Column(
+            "details", pl.String(), "JSON of the figures beside the value, the slices among them; bounded"
+        ),
     ),
 )
 

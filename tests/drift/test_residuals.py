@@ -485,3 +485,33 @@ def test_facts_that_do_not_fit_are_refused(reference: ResidualReference, change:
     with pytest.raises(ModelFileError, match=said) as caught:
         ResidualReference.from_files({**files, FACTS_FILE: facts})
     assert "train a new version" in str(caught.value)
+
+
+def test_errors_beyond_all_that_training_saw_trip_though_few_shapes_share_them() -> None:
+    random = np.random.default_rng(5)
+
+    def rows(offset: float, seed: str) -> ResidualRows:
+        shapes = np.repeat(np.arange(10), 40)
+        shared = np.repeat(random.normal(0.0, 0.05, 10), 40)
+        return ResidualRows(
+            offset + shared + random.normal(0.0, 0.01, 400),
+            graph_id=[f"{seed}{number // 4}" for number in range(400)],
+            shape_id=[str(shape) for shape in shapes],
+        )
+
+    reference = fit_residual_reference(rows(0.0, "a"), seed=0)
+    assert not measure_residuals(reference, rows(0.0, "b")).is_tripped
+    assert measure_residuals(reference, rows(0.5, "c")).is_tripped
+    assert measure_residuals(reference, rows(-0.5, "d")).is_tripped
+
+
+def test_few_shapes_of_training_cannot_tell_two_samples_apart() -> None:
+    random = np.random.default_rng(6)
+    few = ResidualRows(
+        np.repeat(random.normal(0.0, 0.05, 5), 20) + random.normal(0.0, 0.001, 100),
+        shape_id=[str(number // 20) for number in range(100)],
+    )
+    reference = fit_residual_reference(few, seed=0)
+    moved = ResidualRows(few.log_residual + 0.3, shape_id=few.shape_id)
+    # Five shapes beyond five others: that happens by chance once in 126 times.
+    assert not measure_residuals(reference, moved).is_tripped

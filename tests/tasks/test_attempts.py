@@ -60,6 +60,18 @@ def test_runs_that_a_person_tagged_wrongly_stop_nothing(registry: Path) -> None:
     assert [row["outcome"] for row in attempts.list_attempts()] == ["failed", "failed"]
 
 
+def test_failure_before_an_attempt_began_is_kept_and_never_in_the_place_of_an_outcome(registry: Path) -> None:
+    with attempts.attempt(LAUNCH_LATENCY, "episode/1") as attempt:
+        attempt.end("held", "close")
+    for number in (1, 2, 2):
+        attempts.keep_failure(LAUNCH_LATENCY, f"episode/{number}", "its spec is gone")
+    assert {row["attempt_id"]: (row["outcome"], row["why"]) for row in attempts.list_attempts()} == {
+        "episode/1": ("held", "close"),
+        "episode/2": ("failed", "its spec is gone"),
+    }
+    assert len(attempts.list_attempts()) == 2
+
+
 def test_attempt_without_an_id_is_not_kept(registry: Path) -> None:
     with attempts.attempt(LAUNCH_LATENCY, None) as attempt:
         attempt.end("promoted", "")

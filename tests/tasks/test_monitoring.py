@@ -1,13 +1,9 @@
 """The monitor from tables to orders: what is measured, decided once, kept, and told."""
 
-import json
 import multiprocessing
 import re
 import shutil
-import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,8 @@ ALL_ROWS = "all rows"
 UNKNOWN = "unknown"
 
 # What of a law each row carries.
+# So much of a window beyond every held-out error on one side, and the two do not overlap.
+APART_RATIO = 0.9
 LAW_FIGURES = ("mean", "within", "between", "among", "mean_error", "few_inflation", "many_inflation")
 
 Cell = tuple[str | None, ...]
@@ -644,7 +647,7 @@ def _test(part: _Part, scored: _Scored, chance: float) -> None:
     for kind in KINDS:
         rows = scored.scores[kind].only(part.places)
         scans[kind] = scan_changes(rows, may_start, kind, graph_weights(rows))
-    share = chance / sum(1 + (scan.since is not None) for scan in scans.values())
+    share = chance / (1 + sum(1 + (scan.since is not None) for scan in scans.values()))
     found: list[tuple[float, float, Kind, int]] = []
     for kind, scan in scans.items():
         sides = SIDES[kind]
@@ -652,8 +655,34 @@ def _test(part: _Part, scored: _Scored, chance: float) -> None:
         if scan.since is not None and scan.since_row is not None:
             limit = since_limit(share, sides, scan.look_count, scan.log_information_ratio)
             found.append((scan.since, limit, kind, scan.since_row))
+    found.append((_apart(part, scored), NormalDist().inv_cdf(1 - share / 2), "level", 0))
     part.value, part.limit, part.test, part.since = max(found, key=lambda one: one[0] / one[1])
     part.value = max(part.value, 0.0)
+
+
+def _apart(part: _Part, scored: _Scored) -> float:
+    """How surprising it is that nearly all rows lie beyond every held-out error on one side, as a normal deviate.
+
+    Ranks are bounded: where few shapes share their errors, the sums of rank scores cannot say that latency is half as
+    much again, however far beyond all that training saw. Where nothing changed, independent errors of the window and
+    of training come in any order alike, so the chance that the k outermost are all of the window is
+    C(w, k) / C(w + m, k).
+    """
+    laws = scored.law[part.places]
+    error = scored.rows.error[part.places]
+    least, most = (np.array([law.quantiles[end] for law in scored.laws])[laws] for end in (0, -1))
+    beyond = max(float((error > most).mean()), float((error < least).mean()))
+    if beyond < APART_RATIO:
+        return 0.0
+    window = int(np.unique(scored.rows.shape[part.places]).size)
+    trained = min(scored.laws[number].level.effective_count for number in np.unique(laws))
+    outer = math.floor(APART_RATIO * window)
+
+    def log_choices(count: float) -> float:
+        return math.lgamma(count + 1) - math.lgamma(outer + 1) - math.lgamma(count - outer + 1)
+
+    chance = 2 * math.exp(max(log_choices(window) - log_choices(window + trained), -600.0))
+    return -NormalDist().inv_cdf(min(chance / 2, 0.5))
 
 
 def _listed(parts: list[_Part]) -> list[_Part]:
