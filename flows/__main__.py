@@ -311,6 +311,20 @@ def _add_models(commands: Any) -> None:
         "paths", nargs="+", metavar="PATH", help="Markdown, RST or header files, or JSON lines"
     )
 
+    reviews = commands.add_parser("review", help="Give documents to people, and take their answers back")
+    ways = reviews.add_subparsers(dest="kind", required=True, metavar="WAY")
+    export = _command(
+        ways, "export", "Write the waiting documents as Label Studio tasks, or as CSV", _review_export
+    )
+    export.add_argument(
+        "path", nargs="?", default="review.json", metavar="FILE", help="default review.json; .csv writes CSV"
+    )
+    export.add_argument("--limit", type=_count, metavar="N", help="most documents; default is all")
+    answers = _command(ways, "import", "Take people's answers into the labels", _review_import)
+    answers.add_argument(
+        "paths", nargs="+", metavar="FILE", help="Label Studio's JSON export, or the CSV filled in"
+    )
+
     drill = commands.add_parser(
         "drill", help="Rehearse drift, retraining and promotion in a store of its own"
     )

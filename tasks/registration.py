@@ -110,8 +110,10 @@ def register(bundle: str) -> Registered:
             experiment_id=experiment_id(client), run_name=f"{name} {datetime.now(UTC):%Y-%m-%d %H:%M}"
         ) as run:
             mlflow.log_params(facts["settings"])
-            _log_metrics(facts["metrics"])
-            _log_metrics({f"cost/{name}": facts.get("cost", {}).get(name) for name in COST_FIGURES})
+            cost = {name: facts.get("cost", {}).get(name) for name in COST_FIGURES}
+            # Energy that nobody counts is no metric gone wrong.
+            known = {f"cost/{name}": value for name, value in cost.items() if value is not None}
+            _log_metrics(facts["metrics"] | known)
             mlflow.set_tags(
                 {"model_name": name, "data_versions": json.dumps(facts["data_versions"], sort_keys=True)}
             )

@@ -439,7 +439,8 @@ def _reach(slots: Sequence[Slot]) -> tuple[float, float]:
     if 0 <= low < 0.5 * high:
         low = 0.0
     room = max(high - low, 1e-9 * abs(high))
-    if room == 0:
+    # A room so small has no tenth that is a number.
+    if room < 1e-290:
         return low - 0.5, high + 0.5
     return (low if low == 0 else low - 0.05 * room), high + 0.08 * room
 
