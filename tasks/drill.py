@@ -17,6 +17,7 @@ from tasks import deployment, registration
 from tasks.storage import Store, cache_dir
 from warpgauge.drift import rehearsal
 from warpgauge.drift.rehearsal import Moment
+from warpgauge.drift.verdict import nearness
 from warpgauge.errors import ServiceUnavailableError, SettingsError
 from warpgauge.registry.names import DOC_QUALITY, LAUNCH_LATENCY
 
@@ -102,12 +103,12 @@ class Timeline:
     def monitored(self, result: Mapping[str, Any]) -> None:
         """Add a round of the monitor, and the retrainings that it ended with."""
         mine = [row for row in result["decisions"] if row["model_name"] == self.model_name]
-        tripped = [row["signal"] for row in mine if (_ratio(row) or 0) > 1]
+        tripped = [row["signal"] for row in mine if nearness(row) > 1]
         ordered = [row for row in mine if row["action"] in ("retrain", "review")]
         said = "; ".join(row["reason"] for row in (ordered or mine))
         # A retraining runs inside the round, so the round is told as of its begin where one was ordered.
         what = f"monitor: {', '.join(tripped)} tripped" if tripped else "monitor: quiet"
-        readings = {row["signal"]: ratio for row in mine if (ratio := _ratio(row)) is not None}
+        readings = {row["signal"]: nearness(row) for row in mine if _has_limit(row)}
         self.tell(what, said, readings)
         for order in result["retrained"]:
             self.tell(
@@ -115,11 +116,9 @@ class Timeline:
             )
 
 
-def _ratio(row: Mapping[str, Any]) -> float | None:
-    """A measurement over its limit; None where there is none."""
-    if row["value"] is None or not row["limit"]:
-        return None
-    return float(row["value"]) / float(row["limit"])
+def _has_limit(row: Mapping[str, Any]) -> bool:
+    """Whether there is a number and what to compare it with."""
+    return row["value"] is not None and bool(row["limit"])
 
 
 def add_rows(kind: str, stage: int) -> str:
@@ -184,8 +183,8 @@ def summarize(timeline: Timeline, last_round: Mapping[str, Any]) -> dict[str, An
     """
     champion = registration.alias_version(timeline.model_name, registration.CHAMPION)
     mine = [row for row in last_round["decisions"] if row["model_name"] == timeline.model_name]
-    tripped = [row["signal"] for row in mine if (_ratio(row) or 0) > 1]
-    measured = [row["signal"] for row in mine if row["status"] == "measured" and _ratio(row) is not None]
+    tripped = [row["signal"] for row in mine if nearness(row) > 1]
+    measured = [row["signal"] for row in mine if _has_limit(row)]
     refused = []
     if champion in (None, "1"):
         refused.append(

@@ -21,7 +21,7 @@ from tasks.attempts import list_attempts
 from tasks.compiled import compile_for
 from tasks.registration import CHAMPION
 from tasks.storage import Store, TableName, table_named
-from tasks.telemetry import measure_window
+from tasks.telemetry import ALL_GPUS, measure_window
 from tasks.training import LEARNED_FROM
 from tasks.validation import refused_row_count
 from warpgauge.drift.decision import Champion, Context, Decision, Retraining
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("warpgauge")
 # A champion whose files are gone or damaged blinds its own signals, not the others.
 UNREADABLE = (ModelNotFoundError, ModelFileError)
-ALL_GPUS = "all GPUs"
 # How the reason of a decision begins whose source did not answer.
 UNAVAILABLE = "cannot say, unavailable:"
 # States older than this are not read: an episode of which nothing was

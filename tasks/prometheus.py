@@ -14,7 +14,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import polars as pl
 
 from tasks.storage import Store
+from tasks.telemetry import ALL_GPUS, utilization_rule
 from warpgauge.drift.measurement import Measurement
+from warpgauge.drift.utilization import SIGNAL
 from warpgauge.errors import SettingsError, SourceFileError, SourceUnavailableError
 from warpgauge.settings import Settings, load_settings
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from warpgauge.telemetry.prometheus import Metric, Series
 
 SCHEME = "prometheus:"
-SIGNAL, ALL_GPUS = "utilization_p95", "all GPUs"
 
 
 def ask(address: str, path: str) -> str:
@@ -206,10 +207,7 @@ def _measure_metric(address: str, metric: Metric, settings: Settings, now: datet
             count=int(reading.values.get("count", 0)),
             newest_s=reading.values.get("newest"),
             now=now,
-            window_hours=settings.monitor_window_hours,
-            limit_percent=settings.monitor_utilization_limit_percent,
-            minimum_samples=settings.monitor_minimum_samples,
-            minimum_coverage_ratio=settings.monitor_minimum_coverage_ratio,
+            **utilization_rule(settings),
             scrape_s=settings.prometheus_scrape_s,
             source=f"{name}, {metric.name}",
         )
@@ -234,10 +232,7 @@ def _measure_raw(
     for measurement in measure_utilization(
         batch.frame,
         now=now,
-        window_hours=settings.monitor_window_hours,
-        limit_percent=settings.monitor_utilization_limit_percent,
-        minimum_samples=settings.monitor_minimum_samples,
-        minimum_coverage_ratio=settings.monitor_minimum_coverage_ratio,
+        **utilization_rule(settings),
     ):
         found.setdefault(measurement.subject, []).append(measurement)
     return found

@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +23,7 @@ import polars as pl
 
 from tasks import deployment, tracking
 from tasks.attempts import list_attempts
-from tasks.storage import Store, remove_stale, reports_dir
+from tasks.storage import Store, remove_stale, replace_text, reports_dir
 from warpgauge.drift import exposition, report
 from warpgauge.drift.exposition import Counts
 from warpgauge.drift.timeline import build_timeline, recent
@@ -173,8 +172,8 @@ def _page_name(run_id: str, decided_at: datetime) -> str:
 def _write_page(round_: Round, page: str) -> None:
     folder = reports_dir()
     remove_stale(folder)
-    _replace(folder / _page_name(round_.run_id, round_.decided_at), page)
-    _replace(folder / LATEST, page)
+    replace_text(folder / _page_name(round_.run_id, round_.decided_at), page)
+    replace_text(folder / LATEST, page)
 
 
 def _write_metrics(round_: Round, attempts: list[dict[str, Any]]) -> None:
@@ -196,7 +195,7 @@ def _write_metrics(round_: Round, attempts: list[dict[str, Any]]) -> None:
         text = exposition.to_text(round_, _count_on(before, round_, attempts), _duration_s())
         for place in places:
             try:
-                _replace(place, text)
+                replace_text(place, text)
             except ServiceUnavailableError as error:
                 troubles.append(str(error))
     if troubles:
@@ -278,21 +277,3 @@ def _make_artifacts(round_: Round, overview: str, address: str | None) -> None:
         )
     except HTTPError as error:
         raise deployment.unreachable(error) from error
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that a reader finds the old one or the new one, whole.
-
-    Raises:
-        ServiceUnavailableError: If it cannot be written; the old one stays.
-    """
-    partial_file = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        partial_file.write_text(text, encoding="utf-8")
-        os.replace(partial_file, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial_file.unlink(missing_ok=True)
-        raise ServiceUnavailableError(
-            f"{path} cannot be written: {error.strerror}; free space or mend the permission"
-        ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,8 @@ from tasks import registration
 from tasks.answers import answered_documents
 from tasks.monitoring import new_rows
 from tasks.registration import CHAMPION
-from tasks.storage import Store
+from tasks.storage import Store, replace_text
+from warpgauge.drift.verdict import nearness
 from warpgauge.errors import (
     ModelFileError,
     ModelNotFoundError,
@@ -50,10 +50,7 @@ def queue_documents(decisions: Sequence[Mapping[str, Any]]) -> None:
     tripped = {
         str(row["signal"]): str(row["reason"])
         for row in decisions
-        if str(row["signal"]).startswith("embedding_")
-        and row["value"] is not None
-        and row["limit"] is not None
-        and row["value"] > row["limit"]
+        if str(row["signal"]).startswith("embedding_") and nearness(row) > 1
     }
     settings = load_settings()
     store = Store()
@@ -64,12 +61,12 @@ def queue_documents(decisions: Sequence[Mapping[str, Any]]) -> None:
             "no document queued for review: no champion of %s, or no drift of documents", DOC_QUALITY
         )
         return
-    documents = new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
     waiting = _waiting(store)
     room = QUEUED_DOCUMENTS - waiting.height
     if room <= 0:
         LOGGER.info("%d documents wait for a person already; no more are queued", waiting.height)
         return
+    documents = new_rows(store, "documents", "fetched_at", DOC_QUALITY, champion, settings, now)
     known = pl.concat([waiting.select("document_id"), answered_documents(store).select("document_id")])
     documents = documents.join(known, on="document_id", how="anti", maintain_order="left")
     # Of a document that was edited meanwhile only the newest version is worth a person's time.
@@ -136,12 +133,12 @@ def export_queue(path: str, limit: int | None = None) -> dict[str, Any]:
     written = [str(target)]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(target, content)
-        if not is_csv:
-            _write_whole(target.with_name(CONFIG_FILE), labelling_config())
-            written.append(str(target.with_name(CONFIG_FILE)))
     except OSError as error:
         raise ServiceUnavailableError(f"{target} cannot be written: {error}; choose another place") from error
+    replace_text(target, content)
+    if not is_csv:
+        replace_text(target.with_name(CONFIG_FILE), labelling_config())
+        written.append(str(target.with_name(CONFIG_FILE)))
     lost = waiting.height - queue.height
     return {
         "documents": queue.height,
@@ -153,13 +150,6 @@ def export_queue(path: str, limit: int | None = None) -> dict[str, Any]:
 def _text() -> pl.Expr:
     """Body and code of a document as a person reads them."""
     return pl.concat_str(["body", "code"], separator="\n\n", ignore_nulls=True)
-
-
-def _write_whole(path: Path, content: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    # A lone surrogate in a collected text has no bytes of its own.
-    partial.write_text(content, encoding="utf-8", errors="replace")
-    os.replace(partial, path)
 
 
 def _with_answers(queue: pl.DataFrame) -> pl.DataFrame:

@@ -19,6 +19,7 @@ import re
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -680,3 +681,23 @@ def remove_stale(folder: Path) -> None:
 def expectations_dir() -> Path:
     """Root of the Great Expectations project."""
     return PROJECT_ROOT / "expectations"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that a reader finds the old one or the new one, whole.
+
+    What UTF-8 has no bytes for, a lone surrogate of a collected text, becomes a question mark.
+
+    Raises:
+        ServiceUnavailableError: If it cannot be written; the old one stays.
+    """
+    partial_file = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        partial_file.write_text(text, encoding="utf-8", errors="replace")
+        os.replace(partial_file, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial_file.unlink(missing_ok=True)
+        raise ServiceUnavailableError(
+            f"{path} cannot be written: {error.strerror}; free space or mend the permission"
+        ) from error

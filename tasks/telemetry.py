@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -12,6 +12,19 @@ from warpgauge.settings import Settings
 if TYPE_CHECKING:
     from tasks.storage import Store
     from warpgauge.drift.measurement import Measurement
+
+# Subject of what is said of no GPU in particular.
+ALL_GPUS = "all GPUs"
+
+
+def utilization_rule(settings: Settings) -> dict[str, Any]:
+    """Window, limit and least readings of the utilization signal, whatever it is measured from."""
+    return {
+        "window_hours": settings.monitor_window_hours,
+        "limit_percent": settings.monitor_utilization_limit_percent,
+        "minimum_samples": settings.monitor_minimum_samples,
+        "minimum_coverage_ratio": settings.monitor_minimum_coverage_ratio,
+    }
 
 
 def measure_window(store: Store, settings: Settings, now: datetime) -> list[Measurement]:
@@ -24,8 +37,5 @@ def measure_window(store: Store, settings: Settings, now: datetime) -> list[Meas
         .select(MEASURED_COLUMNS)
         .collect(),
         now=now,
-        window_hours=settings.monitor_window_hours,
-        limit_percent=settings.monitor_utilization_limit_percent,
-        minimum_samples=settings.monitor_minimum_samples,
-        minimum_coverage_ratio=settings.monitor_minimum_coverage_ratio,
+        **utilization_rule(settings),
     )

@@ -344,11 +344,7 @@ def distances(reference: Reference, window: npt.ArrayLike) -> Floats:
     Raises:
         WindowError: If the dimensions differ or a number is not finite.
     """
-    rows = _matrix(window, "window")
-    if rows.shape[1] != reference.dimension_count:
-        raise WindowError(
-            f"the window has {rows.shape[1]} dimensions, the reference {reference.dimension_count}; use the same encoder"
-        )
+    rows = _fitting(window, reference.dimension_count)
     scores = _scores(reference.mean, reference.axes, rows)
     return np.asarray(np.sqrt((scores**2 / reference.held_out_variances).sum(axis=1)), dtype=np.float64)
 
@@ -367,11 +363,7 @@ def document_changes(reference: Reference, window: npt.ArrayLike, signals: Seque
     Raises:
         WindowError: If the dimensions differ or a number is not finite.
     """
-    rows = _matrix(window, "window")
-    if rows.shape[1] != reference.dimension_count:
-        raise WindowError(
-            f"the window has {rows.shape[1]} dimensions, the reference {reference.dimension_count}; use the same encoder"
-        )
+    rows = _fitting(window, reference.dimension_count)
     scores = _scores(reference.mean, reference.axes, rows)
     white = (scores - reference.centre) / np.sqrt(reference.held_out_variances)
     changes = np.zeros(len(rows))
@@ -675,13 +667,18 @@ def _matrix(values: npt.ArrayLike, name: str) -> Floats:
     return rows
 
 
-def _comparable(window: npt.ArrayLike, dimension_count: int) -> Floats:
+def _fitting(window: npt.ArrayLike, dimension_count: int) -> Floats:
+    """The window's rows, of as many dimensions as the reference's."""
     rows = _matrix(window, "window")
     if rows.shape[1] != dimension_count:
         raise WindowError(
             f"the window has {rows.shape[1]} dimensions, the reference {dimension_count}; use the same encoder"
         )
-    rows = _distinct(rows)
+    return rows
+
+
+def _comparable(window: npt.ArrayLike, dimension_count: int) -> Floats:
+    rows = _distinct(_fitting(window, dimension_count))
     if len(rows) < 2:
         raise WindowError(f"the window has {len(rows)} different embeddings, a variance needs 2")
     return rows
